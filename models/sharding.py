@@ -164,7 +164,8 @@ def pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
 
 def _smaller(place: Place, row: int, rows: int, columns: Range | None, shard: Shard) -> Place:
     """Return a place among the rank's own weights, of so many rows and of these columns."""
-    heads = place.interleaved_heads
+    heads, paired = place.interleaved_heads, place.paired_heads
+    whole = place.shape[-1] if place.transposed else place.shape[0]
     if len(place.shape) == 1:
         shape: tuple[int, ...] = (rows,)
     else:
@@ -176,6 +177,7 @@ def _smaller(place: Place, row: int, rows: int, columns: Range | None, shard: Sh
         shape=shape,
         row=row,
         interleaved_heads=None if heads is None else heads // shard.ranks,
+        paired_heads=None if paired is None else paired * rows // whole,
     )
 
 

@@ -1,7 +1,8 @@
 """GGUF (llama.cpp): a matrix [outputs, inputs] is rows of blocks, in one tensor of bytes.
 
 Types whose blocks are whole numbers with a scale fit our layouts: Q4_0 in 4 bits, Q5_0 and MXFP4 in 5, Q8_0 and tables
-of whole numbers (IQ4_NL, IQ4_XS) in 8. The others have minima, or scales for 16 numbers, and are requantised to 8 bits.
+of whole numbers (IQ4_NL, IQ4_XS) in 8. The others have minima, or scales for 16 numbers, and are requantised to 8 bits;
+or dequantised in a small model, which takes little memory and loses more by rounding.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class GGUF(Method):
     """See the module."""
 
     suffixes = ()
+    dequantised_numbers_max = 1 << 29  # 1 GiB of 16 bits each
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

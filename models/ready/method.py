@@ -65,6 +65,9 @@ class Method(ABC):
     ignored: ClassVar[tuple[str, ...]] = ()
     """How names of further tensors end that change nothing here, such as scales of activations."""
 
+    dequantised_numbers_max: ClassVar[int] = 0
+    """Numbers of weights that would be requantised, up to which they are dequantised into the model's dtype instead."""
+
     def __init__(self, config: Config) -> None:
         self.config = config
 

@@ -91,7 +91,8 @@ class ReadyWeights:
         parts = {info.name for module in modules.values() for info in module.parts.values()}
         names = {name for name, info in tensors.items() if info.name in parts}
         names |= set(_superfluous(method, modules, places, tensors))
-        return cls(method, modules, frozenset(names), _forms(modules, places), tuple(dense))
+        forms = _dequantised_if_few(_forms(modules, places), method.dequantised_numbers_max)
+        return cls(method, modules, frozenset(names), forms, tuple(dense))
 
     def check_values(self) -> None:
         """Raise CheckpointError for scales, zeros or orders that make no sense. Reads those parts whole."""
@@ -182,6 +183,17 @@ def _forms(modules: Mapping[str, ReadyModule], places: Places) -> dict[Key, Form
         key: _form(key[1], some)
         for key, some in members.items()
         if any(module is not None for module in some)
+    }
+
+
+def _dequantised_if_few(forms: dict[Key, Form], numbers_max: int) -> dict[Key, Form]:
+    """Return the forms, with those that requantise replaced where they are of no more numbers than that in all."""
+    requantised = [form for form in forms.values() if form.fidelity == "requantised"]
+    if sum(form.numbers for form in requantised) > numbers_max:
+        return forms
+    return {
+        key: Form(None, "dequantised", form.numbers) if form.fidelity == "requantised" else form
+        for key, form in forms.items()
     }
 
 

@@ -26,7 +26,7 @@ from pageant.models.loading import load_decoder
 COMMON = {
     "vocab_size": 288,
     "hidden_size": 64,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

