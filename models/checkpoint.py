@@ -16,6 +16,7 @@ from pageant.models.gguf.families import names_of
 from pageant.models.gguf.folder import FILES, as_folder
 from pageant.models.hub import resolve
 from pageant.models.names import Names
+from pageant.models.pooling import PoolingSpec, read_pooling, read_purpose
 from pageant.models.ready import QUANTISED, ReadyWeights, find_method
 from pageant.models.spec import DecoderSpec, ModelSpec
 from pageant.models.tensor_files import TensorInfo, read_header
@@ -57,6 +58,8 @@ class Checkpoint:
             )
         self._config = Config(read_json(config_path), config_path)
         _refuse_code(self._config)
+        self.purpose = read_purpose(self._config, self.path)
+        """Whether it generates, pools, or both."""
         self._method = find_method(self._config)
         if self._method is not None and self.architecture is None:
             raise CheckpointError(
@@ -74,6 +77,8 @@ class Checkpoint:
     @cached_property
     def architecture(self) -> architectures.Architecture | None:
         """The file in `architectures` for it; None is a model that transformers' own code must run."""
+        if not self.purpose.generates:
+            return architectures.find_headless(self._config)
         return architectures.find(self._config)
 
     @property
@@ -96,6 +101,22 @@ class Checkpoint:
         if self.architecture is None:
             return foreign_spec(self._config)
         return self.architecture.spec(self._config)
+
+    @cached_property
+    def pooling(self) -> PoolingSpec | None:
+        """Return how its hidden states are pooled; None where they are not. Reads headers."""
+        if self.purpose.pools is None:
+            return None
+        if self.architecture is None:
+            known = ", ".join((*architectures.ENCODERS, *architectures.ARCHITECTURES))
+            raise self._config.wrong(
+                "architectures",
+                " ".join(self._config.texts("architectures")),
+                f"one of {known}, whose hidden states can be pooled",
+                "Use one of these, or add a file to models/architectures.",
+            )
+        size = self.architecture.spec(self._config).hidden_size
+        return read_pooling(self._config, self.path, self.purpose.pools, size, self.saved_tensors)
 
     @property
     def embedding_size(self) -> int | None:
@@ -258,6 +279,7 @@ class Checkpoint:
         zeros, which are a hundredth of them.
         """
         _ = self.spec(), self.eos_token_ids, self.dtype, self.tensors
+        _ = self.pooling
         if self.architecture is not None:
             self._check_tensors(*self.decoder())
 
@@ -289,6 +311,7 @@ class Checkpoint:
             and name not in parts
             and name not in copies
             and not name.endswith(superfluous)
+            and not name.startswith(() if self.names is None else self.names.ignored_modules)
         ]
         if extra:
             raise self._wrong_tensors("unknown", extra, "only tensors of the architecture")

@@ -103,9 +103,11 @@ class Decoder(Protocol):
         kv_caches: Sequence[KVCache],
         wanted: Wanted | None = None,
         embedded: Embedded | None = None,
+        token_types: Tensor | None = None,
     ) -> Tensor:
         """Return [T, hidden_size], after the final norm, for token_ids and positions int64 [T]; of the tokens that are
         `wanted`, if that is given, [D, hidden_size]. Some tokens may be `embedded` otherwise than by their ids.
+        `token_types`, int64 [T], are read by models that have such, and are 0 without.
 
         Positions are below the spec's max_model_len. Mutates each layer's cache at its group's slots in the batch;
         `wanted` is of the last layer's group.

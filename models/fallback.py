@@ -89,6 +89,7 @@ class FallbackDecoder:
         kv_caches: Sequence[KVCache],
         wanted: Wanted | None = None,
         embedded: Embedded | None = None,
+        token_types: Tensor | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
         self._step.layers = list(self.groups.in_order(batch.groups, kv_caches))

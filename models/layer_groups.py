@@ -57,6 +57,11 @@ class LayerGroups:
         return cls((longest,), (0,) * len(windows), tuple(range(len(windows))))
 
     @classmethod
+    def scratch(cls, windows: Sequence[int | None]) -> LayerGroups:
+        """All layers write to the same memory, one after another: nothing is kept from step to step."""
+        return cls((None,), (0,) * len(windows), (0,) * len(windows))
+
+    @classmethod
     def by_window(cls, windows: Sequence[int | None], max_model_len: int) -> LayerGroups:
         """Layers with the same window are together; one that no request outgrows is none."""
         effective = _effective(windows, max_model_len)

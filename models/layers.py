@@ -24,8 +24,8 @@ class DecoderLayer:
     `forward(hidden, residual, positions, batch, kv_cache, wanted)` takes and returns (hidden, residual),
     [T, hidden_size] each, whose sum is the stream. The sum is left to the next norm, which does it in the
     same pass. Without a residual (the first layer), hidden is the whole stream. It mutates the KV cache
-    at the batch's slots. With `wanted`, it returns what is of those tokens: [D, hidden_size] each. Which of
-    the four arrangements it is, is chosen once.
+    at the batch's slots. With `wanted`, it returns what is of those tokens: [D, hidden_size] each. Which
+    arrangement it is, is chosen once.
     """
 
     forward: Callable[
@@ -47,12 +47,13 @@ class DecoderLayer:
         self._mlp = _scaled(mlp, spec.residual_scale)
         self.projections = {**attention.projections, **mlp.projections}
         if spec.arrangement != "post_norm":
-            self._attention_norm = Norm(spec.norm, "attention_norm", weights, kernels)
+            if layer.attention_norm:
+                self._attention_norm = Norm(spec.norm, "attention_norm", weights, kernels)
             self._mlp_norm = Norm(spec.norm, "mlp_norm", weights, kernels)
         if spec.arrangement in ("post_norm", "sandwich_norm"):
             self._post_attention_norm = Norm(spec.norm, "post_attention_norm", weights, kernels)
             self._post_mlp_norm = Norm(spec.norm, "post_mlp_norm", weights, kernels)
-        self.forward = getattr(self, f"_{spec.arrangement}")
+        self.forward = getattr(self, f"_{spec.arrangement}" if layer.attention_norm else "_pre_norm_of_mlp")
 
     def _pre_norm(
         self,
@@ -67,6 +68,35 @@ class DecoderLayer:
         attended = self._attention(normed, positions, batch, kv_cache, wanted)
         normed, residual = self._mlp_norm.add(attended, _of(residual, wanted))
         return self._mlp(normed), residual
+
+    def _pre_norm_of_mlp(
+        self,
+        hidden: Tensor,
+        residual: Tensor | None,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_cache: KVCache,
+        wanted: Wanted | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        stream = hidden if residual is None else hidden + residual
+        attended = self._attention(stream, positions, batch, kv_cache, wanted)
+        normed, residual = self._mlp_norm.add(attended, _of(stream, wanted))
+        return self._mlp(normed), residual
+
+    def _sum_norm(
+        self,
+        hidden: Tensor,
+        residual: Tensor | None,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_cache: KVCache,
+        wanted: Wanted | None = None,
+    ) -> tuple[Tensor, None]:
+        assert residual is None, "the stream is normalised as a whole"
+        attended = self._attention(hidden, positions, batch, kv_cache, wanted)
+        stream, _ = self._attention_norm.add(attended, _of(hidden, wanted))
+        normed, _ = self._mlp_norm.add(self._mlp(stream), stream)
+        return normed, None
 
     def _sandwich_norm(
         self,

@@ -12,7 +12,7 @@ Besides the modules of `weights`, a name on our side may be a part of one:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pageant.models.spec import DecoderSpec
 from pageant.models.weights import Part, Place, Places, Shapes, layer_parts, layer_shapes, model_shapes
@@ -34,8 +34,12 @@ class Names:
     layer_prefix: str = "model.layers.{layer}."
     prefixes: Mapping[str, str] = field(default_factory=dict)
     """Other ways in which some checkpoints begin a name, each with the way that is used here."""
+    endings: Mapping[str, str] = field(default_factory=dict)
+    """Other ways in which some checkpoints end a name, each with the way that is used here."""
     ignored: tuple[str, ...] = ()
     """How the names of superfluous tensors end: constants that older exports saved among the weights."""
+    ignored_modules: tuple[str, ...] = ()
+    """How the canonical names of superfluous tensors begin: heads that are not used."""
     transposed: bool = False
     """Whether the layers' matrices are saved as [in, out]."""
     rotates_pairs: bool = False
@@ -45,10 +49,20 @@ class Names:
 
     def canonical(self, name: str) -> str:
         """Return a tensor's name as it is used here."""
+        for theirs, ours in self.endings.items():
+            if name.endswith(theirs):
+                name = name.removesuffix(theirs) + ours
         for theirs, ours in self.prefixes.items():
             if name.startswith(theirs):
                 return ours + name.removeprefix(theirs)
         return name
+
+    def without_prefix(self) -> Names:
+        """Return the same for checkpoints of the model alone, which leave out the prefix that one with a head has."""
+        prefix = self.layer_prefix.partition(".")[0] + "."
+        modules = (*(f"{name}." for name in self.model), self.layer_prefix.partition("{")[0])
+        bare = {name.removeprefix(prefix): name for name in modules if name.startswith(prefix)}
+        return replace(self, prefixes={**bare, **self.prefixes}, ignored_modules=("lm_head.", "score."))
 
     def places(self, spec: DecoderSpec) -> Places:
         """Return where each tensor of a checkpoint goes, by its canonical name."""

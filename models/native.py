@@ -14,6 +14,7 @@ from pageant.kernels.halves import HALVED_INPUTS_MAX
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, QuantizedWeight, Weight, empty_quantized
 from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_tiles
+from pageant.models.both_ways import look_both_ways, wanted_both_ways
 from pageant.models.decoder import Embedded, Wanted
 from pageant.models.joint import Joint
 from pageant.models.kv_cache import allocate_kv_caches
@@ -61,10 +62,12 @@ class NativeDecoder:
         self._joint = joint
         self.taps: tuple[int, ...] = ()
         self.tapped: Tensor | None = None
-        self.groups = LayerGroups.one(self.windows)
+        self.groups = LayerGroups.one(self.windows) if spec.is_causal else LayerGroups.scratch(self.windows)
         self._pages = Pages(self.device)
         shapes = model_shapes(spec)
         head = "lm_head.weight" if "lm_head.weight" in shapes else "embedding.weight"
+        if not spec.has_head:
+            head = ""
         self._weights: dict[str, LinearWeight] = {
             name: self._empty_head((None, name), shape) if name == head else self._empty((None, name), shape)
             for name, shape in shapes.items()
@@ -78,8 +81,12 @@ class NativeDecoder:
             DecoderLayer(spec, layer, tables[layer.rope] if layer.rope else None, weights, kernels, joint)
             for layer, weights in zip(spec.layers, self._layer_weights, strict=True)
         ]
-        self._final_norm = Norm(spec.norm, "final_norm", self._weights, kernels)
-        self._lm_head = self._weights[head]
+        self._final_norm = self._embedding_norm = None
+        if spec.arrangement != "sum_norm":
+            self._final_norm = Norm(spec.norm, "final_norm", self._weights, kernels)
+        if spec.embedding_norm:
+            self._embedding_norm = Norm(spec.norm, "embedding_norm", self._weights, kernels)
+        self._lm_head = self._weights[head] if spec.has_head else None
         self._embedding_scale = None
         if spec.embedding_scale is not None:
             self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype, device=self.device)
@@ -97,12 +104,17 @@ class NativeDecoder:
         kv_caches: Sequence[KVCache],
         wanted: Wanted | None = None,
         embedded: Embedded | None = None,
+        token_types: Tensor | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
-        hidden, residual = self._embed(token_ids, positions, embedded), None
+        hidden = self._embed(token_ids, positions, embedded, token_types)
+        residual: Tensor | None = None
         tapped = []
         last = len(self._layers) - 1
         places = self.groups.in_order(batch.groups, kv_caches)
+        if not self.spec.is_causal:
+            places = look_both_ways(places, self.windows)
+            wanted = wanted_both_ways(wanted, self.windows[last])
         for index, (layer, (of_group, kv_cache)) in enumerate(zip(self._layers, places, strict=True)):
             if index in self.taps:
                 stream = hidden.clone() if residual is None else hidden + residual
@@ -110,9 +122,11 @@ class NativeDecoder:
             of_this = wanted if index == last else None
             hidden, residual = layer.forward(hidden, residual, positions, of_group, kv_cache, of_this)
         self.tapped = torch.cat(tapped, dim=1) if tapped else None
-        return self._final_norm.add(hidden, residual)[0]
+        return hidden if self._final_norm is None else self._final_norm.add(hidden, residual)[0]
 
-    def _embed(self, token_ids: Tensor, positions: Tensor, embedded: Embedded | None) -> Tensor:
+    def _embed(
+        self, token_ids: Tensor, positions: Tensor, embedded: Embedded | None, token_types: Tensor | None
+    ) -> Tensor:
         hidden = self._embed_ids(token_ids)
         if embedded is not None and self.spec.scales_given_embeddings:
             hidden[embedded.tokens] = embedded.rows
@@ -121,8 +135,13 @@ class NativeDecoder:
         if embedded is not None and not self.spec.scales_given_embeddings:
             hidden[embedded.tokens] = embedded.rows
         if self.spec.learned_positions:
-            hidden += self.kernels.embed(positions, self._weights["position_embedding.weight"], self.dtype)
-        return hidden
+            rows = positions + self.spec.position_offset if self.spec.position_offset else positions
+            hidden += self.kernels.embed(rows, self._weights["position_embedding.weight"], self.dtype)
+        if self.spec.num_token_types:
+            types = self._weights["token_type_embedding.weight"]
+            assert isinstance(types, Tensor), "rows so few are not quantised"
+            hidden += types[0] if token_types is None else types[token_types]
+        return hidden if self._embedding_norm is None else self._embedding_norm(hidden)
 
     def _embed_ids(self, token_ids: Tensor) -> Tensor:
         weight = self._weights["embedding.weight"]
@@ -132,6 +151,7 @@ class NativeDecoder:
 
     def logits(self, hidden: Tensor, needed: NeededLogits | None = None) -> Tensor:
         """See `Decoder.logits`."""
+        assert self._lm_head is not None, "a model without a head computes no logits"
         logits = self.kernels.logits(hidden, self._lm_head, needed)
         if self._joint is not None:
             logits = self._joint.gather_logits(logits)

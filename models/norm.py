@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
@@ -20,7 +21,9 @@ class Norm:
         self._alone, self._added = _kernels(spec, kernels)
         self._arguments: tuple[Tensor | float, ...] = (weights[f"{name}.weight"], spec.eps)
         if spec.kind == "layer":
-            self._arguments = (weights[f"{name}.weight"], weights[f"{name}.bias"], spec.eps)
+            weight = weights[f"{name}.weight"]
+            bias = weights[f"{name}.bias"] if spec.bias else torch.zeros_like(weight)
+            self._arguments = (weight, bias, spec.eps)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the norm of x, of its shape and dtype."""

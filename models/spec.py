@@ -34,6 +34,8 @@ class NormSpec:
 
     eps: float
     kind: Literal["rms", "wide_rms", "layer"] = "rms"
+    bias: bool = True
+    """Whether layer norms have a bias; others have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,10 @@ class LayerSpec:
     rope: RopeSpec | None
     """None where positions are not told by rotation."""
     window: int | None = None
-    """How many tokens the layer attends over, the present one included; None is all of them."""
+    """How many tokens the layer attends over, the present one included; None is all of them. Where attention looks
+    both ways, the window is odd, and the token stands in its middle."""
+    attention_norm: bool = True
+    """Whether the layer normalises its input, where the arrangement does (ModernBERT's first layer does not)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,22 +173,35 @@ class ModelSpec:
     vocab_size: int
     max_model_len: int
     """Positions that the model was made for, in tokens."""
+    is_causal: bool = True
+    """Whether tokens attend only to those before them. Others (encoders) need all of a text in one step, and keep
+    nothing of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec(ModelSpec):
-    """A decoder: embedding, layers, a final norm, and the head."""
+    """A decoder or an encoder: embedding, layers, perhaps a final norm, and perhaps a head."""
 
     hidden_size: int
     attention: AttentionSpec
     layers: tuple[LayerSpec, ...]
     norm: NormSpec
-    arrangement: Literal["pre_norm", "post_norm", "sandwich_norm", "parallel"] = "pre_norm"
+    arrangement: Literal["pre_norm", "post_norm", "sandwich_norm", "parallel", "sum_norm"] = "pre_norm"
     """Where a layer's norms stand: before attention and MLP, after them, or both; or, in parallel, before
-    both, which then read the same input."""
+    both, which then read the same input; or over the sum of either and the stream (BERT)."""
+    has_head: bool = True
+    """Whether the model computes logits; one that only embeds or classifies does not."""
     tie_word_embeddings: bool = False
     learned_positions: bool = False
     """Whether a learned vector for its position is added to each token's embedding."""
+    num_position_rows: int | None = None
+    """How many such vectors there are, where there are more than `max_model_len`."""
+    position_offset: int = 0
+    """The vector of the first position (RoBERTa's is behind that of padding)."""
+    num_token_types: int = 0
+    """How many learned vectors there are of the kind of a token's text, one of which is added to its embedding."""
+    embedding_norm: bool = False
+    """Whether embeddings are normalised."""
     embedding_scale: float | None = None
     """What embeddings are multiplied by, after rounding to the model's dtype."""
     scales_given_embeddings: bool = False

@@ -69,20 +69,26 @@ Places = Mapping[str, Place]
 
 
 def model_shapes(spec: DecoderSpec) -> Shapes:
-    """The tensors outside the layers. There is no `lm_head` when it is the embedding."""
+    """The tensors outside the layers. There is no `lm_head` when it is the embedding, or where none is."""
     shapes: Shapes = {"embedding.weight": (spec.vocab_size, spec.hidden_size)}
     if spec.learned_positions:
-        shapes["position_embedding.weight"] = (spec.max_model_len, spec.hidden_size)
-    if not spec.tie_word_embeddings:
+        rows = spec.num_position_rows or spec.max_model_len
+        shapes["position_embedding.weight"] = (rows, spec.hidden_size)
+    if spec.num_token_types:
+        shapes["token_type_embedding.weight"] = (spec.num_token_types, spec.hidden_size)
+    if spec.embedding_norm:
+        shapes |= _norm(spec, "embedding_norm", spec.hidden_size)
+    if spec.has_head and not spec.tie_word_embeddings:
         shapes["lm_head.weight"] = (spec.vocab_size, spec.hidden_size)
-    return shapes | _norm(spec, "final_norm", spec.hidden_size)
+    return shapes if spec.arrangement == "sum_norm" else shapes | _norm(spec, "final_norm", spec.hidden_size)
 
 
 def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
     """The tensors of one layer, fused, and only those that this model has."""
     shapes = _attention(spec.attention, spec.hidden_size)
     for name, size in _norm_sizes(spec).items():
-        shapes |= _norm(spec, name, size)
+        if layer.attention_norm or name != "attention_norm":
+            shapes |= _norm(spec, name, size)
     if isinstance(layer.mlp, MoESpec):
         return shapes | _moe(layer.mlp, spec.hidden_size)
     return shapes | _mlp(layer.mlp, spec.hidden_size)
@@ -114,7 +120,8 @@ def is_float32(spec: DecoderSpec, name: str) -> bool:
 
 def _norm(spec: DecoderSpec, name: str, size: int) -> Shapes:
     weight: Shapes = {f"{name}.weight": (size,)}
-    return weight | {f"{name}.bias": (size,)} if spec.norm.kind == "layer" else weight
+    has_bias = spec.norm.kind == "layer" and spec.norm.bias
+    return weight | {f"{name}.bias": (size,)} if has_bias else weight
 
 
 def _norm_sizes(spec: DecoderSpec) -> dict[str, int]:

@@ -59,6 +59,7 @@ class Feature(StrEnum):
     ADAPTERS = "adapters"
     THINKING_BUDGET = "thinking_budget"
     PROMPT_EMBEDS = "prompt_embeds"
+    POOLING = "pooling"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ SCHEDULER = Role(
     frozenset(
         {
             *(Feature.STOP_TOKEN_IDS, Feature.BAD_WORDS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS),
-            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS),
+            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS, Feature.POOLING),
         }
     ),
 )
@@ -99,7 +100,7 @@ EXECUTOR = Role(
             *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
             *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS, Feature.BAD_WORDS),
             *(Feature.EXTRA_ARGS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS, Feature.THINKING_BUDGET),
-            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS),
+            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS, Feature.POOLING),
         }
     ),
 )

@@ -15,10 +15,11 @@ from typing import Literal
 
 import msgspec
 
-from pageant.protocol.arrays import Int32Vector
+from pageant.protocol.arrays import Float32Matrix, Int32Vector
 from pageant.protocol.embedding import PromptEmbeds
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
+from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.streams import Numbered
 from pageant.protocol.thinking import Thinking
@@ -99,6 +100,8 @@ class Submit(Message, frozen=True, kw_only=True):
     """The marks of bounded reasoning (see `SamplingParams.thinking_token_budget`)."""
     prompt_embeds: PromptEmbeds | None = None
     """Embeddings that stand in for the prompt's tokens, whose ids are placeholders then."""
+    pooling: PoolingParams | None = None
+    """The prompt's hidden states are pooled, and nothing is sampled. `params` then mean nothing."""
 
 
 class Abort(Message, frozen=True, kw_only=True):
@@ -137,6 +140,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Time from the first token to the last."""
     weight_versions: WeightVersionSpans = ()
     """Of its output tokens."""
+    pooled: Float32Matrix | None = None
+    """float32 [vectors, width]: the result of a request that is pooled."""
 
 
 class OutputBatch(Numbered, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 from pageant.protocol.embedding import EmbeddedRows
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
+from pageant.protocol.pooling import PooledRows, PoolingParams
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.thinking import Thinking
 from pageant.protocol.tiers import BlockMoves
@@ -46,6 +47,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """See `Submit`."""
     embedded: EmbeddedRows | None = None
     """Embeddings of the prompt, less those that are cached; its token ids are placeholders then."""
+    pooling: PoolingParams | None = None
+    """See `Submit`."""
 
 
 class StepPlan(Message, frozen=True, kw_only=True):
@@ -155,6 +158,8 @@ class StepResult(Message, frozen=True, kw_only=True):
     """The number of steps that were computed of a multi-step plan. 0 says that nothing of the plan was
     computed.
     """
+    pooled: PooledRows | None = None
+    """The results of sequences that are pooled, whose entries have no token."""
 
 
 class LateTokens(Message, frozen=True, kw_only=True):
@@ -210,3 +215,5 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     """The executor takes multi-step plans."""
     weight_version: str = ""
     """What the weights are called that it computes with, all its life."""
+    whole_prompts: bool = False
+    """Each sequence is computed whole, in one step, and nothing of it is kept: tokens attend to those that follow."""

@@ -5,6 +5,8 @@ The answer is `Tokenized`, or `NotTokenized` when the prompt itself is at fault.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from pageant.protocol.arrays import Int32Vector
@@ -16,6 +18,8 @@ class Tokenized(Message, frozen=True, kw_only=True):
 
     token_ids: Int32Vector
     text: str
+    second_segment: int | None = None
+    """The position of the first token of a pair's second text, where the tokenizer tells the two apart."""
 
 
 class NotTokenized(Message, frozen=True, kw_only=True):
@@ -36,6 +40,14 @@ class Tokenize(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
     """Refuse, without tokenizing it, a text that must have more tokens: the longest token bounds their
     number.
     """
+    pair: str | None = None
+    """A second text, which the tokenizer puts behind the first as the model was trained to see it."""
+    truncate_to: int | None = None
+    """Cut the text to this many tokens, special ones included: the longer of two first. A text far beyond it is cut
+    before it is tokenized.
+    """
+    truncation_side: Literal["left", "right"] = "right"
+    """The end that is cut off."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -163,6 +163,7 @@ class Executor(Leading, Adapting, Succeeding):
                 windows=self._runner.windows,
                 multi_step=self.options.torch_device == "cpu" and not self.options.logits_processors,
                 weight_version=self.options.weight_version,
+                whole_prompts=self._runner.whole_prompts,
             ),
         )
 

@@ -274,8 +274,9 @@ class ExecutorCore:
         self._leave(step)
         self._fetch()
         if step.incarnation == self.scheduler:
-            if step.missing or step.void:
-                token_ids[[*step.missing, *step.void]] = MISSING
+            pooled = step.inputs.pooled
+            if step.missing or step.void or pooled is not None:
+                token_ids[[*step.missing, *step.void, *(() if pooled is None else pooled.places)]] = MISSING
             drawn = self._take_tokens(step, token_ids)
             self._send_result(step, token_ids, now)  # first: a grammar that lives here may take its time now
             self._guided.tell(drawn)

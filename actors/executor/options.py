@@ -27,6 +27,8 @@ __all__ = ["ExecutorOptions", "load_weights", "make_runner"]
 THREADS_MAX = 1024
 RANKS_MAX = 64
 """Members of a group: more than the key heads of any model that is known here."""
+SCRATCH_STEPS = 3
+"""Steps whose blocks are held at once, where nothing is kept from one to the next: one is computed, two planned."""
 
 
 class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
@@ -280,6 +282,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         group_layers=options.group_layers,
         threads=options.num_threads,
         speculation=options.speculation,
+        scratch_tokens=SCRATCH_STEPS * options.max_num_batched_tokens,
         **others,
     )
     if isinstance(made, CudaRunner):

@@ -38,6 +38,7 @@ class PlainRunner:
     dtype = "float32"
     kernels = ""
     windows: tuple[int | None, ...] = (None,)
+    whole_prompts = False
     host: Host = NoHost()
 
     def __init__(self, num_blocks: int, max_model_len: int) -> None:

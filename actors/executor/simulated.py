@@ -8,16 +8,17 @@ prefix that is not what the index says, gives a wrong token.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
 from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
+from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.scoring import Scored
 from pageant.actors.executor.batch.trees import kept_slots
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.undrawn import PooledResults, Undrawn
 from pageant.actors.executor.runners.model_runner import KnownTokens
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
 from pageant.actors.executor.simulated_model import (
@@ -26,6 +27,7 @@ from pageant.actors.executor.simulated_model import (
     adapted,
     logprob_of,
     noise_of,
+    pooled,
     scores_of,
     shape_scores,
     shaped_places,
@@ -34,6 +36,7 @@ from pageant.actors.executor.simulated_model import (
 from pageant.actors.executor.tiers.moving import Move, Way
 from pageant.protocol.arrays import int64
 from pageant.protocol.logprobs import Logprobs
+from pageant.protocol.pooling import PooledRows, join_pooled
 from pageant.protocol.roles import Feature
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
 
@@ -61,12 +64,13 @@ class SimulatedExecutor(Executor):
     class Options(Executor.Options, frozen=True, kw_only=True):
         """Options of `Executor`, with an `alphabet` of so many tokens, of `vocab_size`; `model` is not looked at.
         Its layers are in groups with these `windows`. Tokens of a `device` other than the CPU are on their way for a
-        while."""
+        while. With `whole_prompts`, sequences are computed whole, as encoders need it."""
 
         model: str = ""
         alphabet: int = NUM_TOKENS
         vocab_size: int = FIRST_TOKEN + NUM_TOKENS
         windows: tuple[int | None, ...] = (None,)
+        whole_prompts: bool = False
 
     def open_runner(self) -> ModelRunner:
         return SimulatedRunner(self.options, ready=self.options.torch_device == "cpu")
@@ -134,6 +138,7 @@ class SimulatedRunner:
 
     def __init__(self, options: SimulatedExecutor.Options, *, ready: bool) -> None:
         self.windows = options.windows
+        self.whole_prompts = options.whole_prompts
         self.max_model_len = options.max_model_len
         needed = -(-options.max_model_len // options.block_size) * len(self.windows)
         self.num_blocks = options.num_blocks or 4 * needed
@@ -190,12 +195,13 @@ class SimulatedRunner:
         scored = None if scores is None else scores.drawn
         seen = all_seen[inputs.last_tokens]
         drawn = self.drawn(seen, inputs.sampling)
+        pooling = None if inputs.pooled is None else self._pool(inputs, inputs.pooled, seen)
         if inputs.guided is None and not len(shaped_places(inputs.sampling.shaping)):
-            return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs)
+            return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs, pooling=pooling)
         shaped, shapes = self._shaped(inputs, seen)
         if inputs.guided is None:
             drawn[shaped] = shapes.argmax(axis=1)
-            return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs)
+            return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs, pooling=pooling)
         undrawn = SimulatedUndrawn(
             places=np.arange(len(inputs.rows)),
             guided=inputs.guided,
@@ -207,6 +213,7 @@ class SimulatedRunner:
             scored=scored,
             prompts=prompts,
             inputs=inputs,
+            pooling=pooling,
         )
         return undrawn if len(inputs.guided.late) else self.draw(undrawn)
 
@@ -227,9 +234,19 @@ class SimulatedRunner:
         drawn = self._draw(
             *(undrawn.rows, undrawn.seen, token_ids, undrawn.scored, undrawn.prompts, undrawn.inputs),
             missing=late,
+            pooling=undrawn.pooling,
         )
         drawn.failed, drawn.late = guided.failures(), kept
         return drawn
+
+    def _pool(self, inputs: StepInputs, step: PooledStep, seen: UInt64) -> SimulatedPooling:
+        """Return the results of sequences that end: what their last tokens see, and how many tokens they have."""
+        if self.whole_prompts:
+            assert all(part.begins and part.place is not None for part in step.parts), (
+                "they are computed whole"
+            )
+        places = int64(step.places)
+        return SimulatedPooling(places, pooled(seen[places], inputs.sampling.position[places]))
 
     def drawn(self, seen: UInt64, sampling: SamplingColumns) -> Int64:
         """The token of each drawing row that nothing shapes, after slots whose sums are `seen`."""
@@ -257,6 +274,7 @@ class SimulatedRunner:
         prompts: Logprobs | None,
         inputs: StepInputs | None,
         missing: Int64 | None = None,
+        pooling: PooledResults | None = None,
     ) -> SimulatedDraw:
         self._last_drawn[rows] = token_ids
         logprobs = None
@@ -264,6 +282,7 @@ class SimulatedRunner:
             logprobs = _columns(scored, seen[scored.places], token_ids[scored.places])
         drawn = SimulatedDraw(token_ids, logprobs, prompts, self._ready)
         drawn.missing = int64() if missing is None else missing
+        drawn.pooling = pooling
         if inputs is not None and (inputs.verifying is not None or inputs.proposing is not None):
             self._verify_and_propose(drawn, inputs, seen, token_ids.copy())
         return drawn
@@ -343,6 +362,17 @@ def _columns(scored: Scored, seen: UInt64, token_ids: Int64) -> Logprobs:
         top_ids=top_ids.astype(np.int32),
         top=top.astype(np.float32),
     )
+
+
+class SimulatedPooling(NamedTuple):
+    """See `model_runner.PooledResults`."""
+
+    places: Int64  # [P]
+    vectors: Float32  # [P, width]
+
+    def columns(self) -> PooledRows | None:
+        """See `model_runner.PooledResults`."""
+        return join_pooled(zip(self.places.tolist(), self.vectors[:, None], strict=True))
 
 
 class SimulatedDraw(KnownTokens):

@@ -23,6 +23,7 @@ Float32 = npt.NDArray[np.float32]
 FIRST_TOKEN, NUM_TOKENS = 259, 64  # what is drawn without a grammar: words that end in no half of a character
 SCORE_BITS, SCORE_STEP = 12, 256.0
 LOGPROBS = 4096  # different ones
+POOLED_WIDTH = 4
 
 
 def mix(*values: npt.NDArray[np.generic]) -> UInt64:
@@ -67,6 +68,12 @@ def logprob_of(seen: UInt64, token_ids: Int64) -> Float32:
     """Return the log-probabilities of tokens after slots whose sums are `seen`."""
     found: Float32 = (mix(seen, token_ids) % np.uint64(LOGPROBS)).astype(np.float32)
     return -found / np.float32(256)
+
+
+def pooled(seen: UInt64, lengths: Int64) -> Float32:
+    """Return embeddings [N, POOLED_WIDTH] of texts with sums of slots `seen` [N] and numbers of tokens [N]."""
+    found = mix(seen[:, None], lengths[:, None], np.arange(POOLED_WIDTH)[None])
+    return (found % np.uint64(LOGPROBS)).astype(np.float32)
 
 
 def shaped_places(shaping: Shaping) -> Int64:

@@ -138,6 +138,7 @@ class Step:
             draft_counts=proposed.counts,
             draft_ids=proposed.token_ids,
             draft_parents=proposed.parents,
+            pooled=self.drawn.pooled(),
         )
 
     def late_tokens(self, rows: Int64, token_ids: Int64, drawn: Drawn) -> LateTokens:

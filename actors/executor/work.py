@@ -12,6 +12,7 @@ from pageant.actors.executor.batch.endings import RowEnd
 from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.protocol.logprobs import Logprobs
+from pageant.protocol.pooling import PooledRows
 from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
@@ -76,3 +77,7 @@ class DrawnSteps:
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
         """Return no log-probabilities: nobody asks."""
         return None, None
+
+    def pooled(self) -> PooledRows | None:
+        """Return None: sequences that are pooled end with a step of its own."""
+        return None

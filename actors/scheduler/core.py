@@ -250,7 +250,10 @@ class SchedulerCore:
         self.requests.weight_version = event.weight_version
         self.planner.reset(min(event.max_num_seqs, self.limits.max_num_seqs), event)
         pool_tokens = event.num_blocks // len(event.windows) * event.block_size
-        self.requests.limit(min(self.limits.max_model_len, event.max_model_len, pool_tokens))
+        longest = min(self.limits.max_model_len, event.max_model_len, pool_tokens)
+        if event.whole_prompts:
+            longest = min(longest, self.limits.max_num_batched_tokens)
+        self.requests.limit(longest)
         self._advance()
 
     def executor_gone(self, epoch: int, *, died: bool = True) -> bool:

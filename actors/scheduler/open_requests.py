@@ -20,6 +20,7 @@ from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.running import Running, ScheduledRows
 from pageant.actors.scheduler.speculation import Speculator
+from pageant.protocol.arrays import Float32Matrix
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.lifecycle import PauseMode
 from pageant.protocol.serving import EndCause, Finished, FinishReason, Submit, spans_within
@@ -116,6 +117,10 @@ class OpenRequests:
     def _bound(self, request: ScheduledRequest) -> int:
         """Set a request's maximal length; return how many tokens are left for its output."""
         room = self._longest - len(request.prompt)
+        if request.pooling is not None:
+            # One token is counted that is never sampled, so that the request is planned up to its prompt's end.
+            request.max_total = len(request.prompt) + 1
+            return room + 1
         wanted = request.params.max_tokens
         request.max_total = len(request.prompt) + (room if wanted is None else min(wanted, room))
         return room
@@ -131,7 +136,11 @@ class OpenRequests:
                 request,
                 "error",
                 message=f"the prompt has {len(request.prompt)} tokens; with {bound} of {self._longest} "
-                f"at most {self._longest - 1} leave room for an answer",
+                + (
+                    f"at most {self._longest - 1} leave room for an answer"
+                    if request.pooling is None
+                    else "no more are taken"
+                ),
                 cause="request",
             )
 
@@ -219,8 +228,12 @@ class OpenRequests:
         stop_reason: int | None = None,
         message: str | None = None,
         cause: EndCause | None = None,
+        pooled: Float32Matrix | None = None,
     ) -> None:
-        """End a request, with its terminal message to the detokenizer."""
+        """End a request, with its terminal message to the detokenizer.
+
+        pooled: float32 [vectors, width], its result, if it is pooled.
+        """
         admitted, first = request.admitted_at, request.first_token_at
         finished = Finished(
             reason=reason,
@@ -234,6 +247,7 @@ class OpenRequests:
             prefill_seconds=0.0 if admitted is None else (self.now if first is None else first) - admitted,
             decode_seconds=0.0 if first is None else self.now - first,
             weight_versions=spans_within(request.weight_versions, len(request.output)),
+            pooled=pooled,
         )
         self.outputs.finish(request, finished)
         self._forget(request)

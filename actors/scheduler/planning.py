@@ -95,6 +95,8 @@ class Planner:
         # The most steps of a plan; 1 if the executor takes no multi-step plans.
         self._steps_max = 1
         self._num_groups, self._block_size = 1, 1
+        # Each prompt is computed whole, in one step.
+        self._whole_prompts = False
         # Free blocks of the pool, as of the last exchange.
         self._blocks_free = 0
         # All plans up to this number have been asked to end early.
@@ -109,6 +111,9 @@ class Planner:
         several = executor.multi_step and self._limits.async_scheduling and self._speculator is None
         self._steps_max = self._limits.max_steps_per_plan if several else 1
         self._num_groups, self._block_size = len(executor.windows), executor.block_size
+        self._whole_prompts = executor.whole_prompts
+        if executor.whole_prompts:
+            self._chunk_max = self._limits.max_num_batched_tokens
         self._running.reset(num_rows)
         if self._speculator is not None:
             self._speculator.reset(num_rows)
@@ -229,6 +234,8 @@ class Planner:
         if self._pool_full and not self._block_updates.freed:
             count = min(count, 1)
         chosen: list[ScheduledRequest] = []
+        if self._whole_prompts:
+            return self._choose_whole(count, budget)
         tokens = budget * OVERASK
         if not count:
             return chosen
@@ -237,6 +244,17 @@ class Planner:
             tokens -= self._uncached.expected(request.num_tokens)
             if tokens <= 0:
                 break
+        return chosen
+
+    def _choose_whole(self, count: int, budget: int) -> list[ScheduledRequest]:
+        """Return the waiting requests, at most `count`, that a step of `budget` tokens computes from end to end."""
+        chosen: list[ScheduledRequest] = []
+        for request in self._waiting.take(count, 0) if count else ():
+            if request.num_tokens > budget:
+                self._put_back(request)
+                break
+            chosen.append(request)
+            budget -= request.num_tokens
         return chosen
 
     # What is granted.

@@ -134,6 +134,7 @@ def build_plan(
                 adapter=request.adapter,
                 thinking=request.thinking,
                 embedded=request.embedded(grant.num_cached_tokens),
+                pooling=request.pooling,
             )
             for request, grant in zip(new, granted.admitted, strict=True)
         ),

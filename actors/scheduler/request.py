@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pageant.protocol.embedding import EmbeddedRows, PromptEmbeds
 from pageant.protocol.logprobs import RowLogprobs
+from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Submit, WeightVersionSpan, WeightVersionSpans, spans_within
 from pageant.protocol.thinking import Thinking
@@ -111,6 +112,8 @@ class ScheduledRequest:
     """It only probes whether the engine answers."""
     prompt_embeds: PromptEmbeds | None = None
     """Kept to its end: the prompt may have to be computed again."""
+    pooling: PoolingParams | None = None
+    """Its hidden states are pooled, and nothing is sampled."""
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
@@ -136,6 +139,7 @@ class ScheduledRequest:
             thinking=message.thinking,
             is_probe=message.is_probe,
             prompt_embeds=message.prompt_embeds,
+            pooling=message.pooling,
         )
         behind = message.resume
         if behind is not None:
@@ -190,11 +194,15 @@ class ScheduledRequest:
         guided = params.structured_outputs is not None or self.thinking is not None
         forced = params.trace_decode_token_ids is not None
         depends = guided or forced or params.has_penalties or self.bad_words
-        return self.only_end_matters and self.trace is None and not depends
+        return self.only_end_matters and self.trace is None and not depends and self.pooling is None
 
     @property
     def skips_cache(self) -> bool:
-        """Tell whether its prompt must be computed although it may be cached: log-probabilities are wanted."""
+        """Tell whether its prompt must be computed although it may be cached: log-probabilities are wanted, or the
+        hidden states of all tokens.
+        """
+        if self.pooling is not None:
+            return self.pooling.reads_all
         return self.params.prompt_logprobs is not None and self.num_scored < len(self.prompt) - 1
 
     def embedded(self, num_cached: int) -> EmbeddedRows | None:

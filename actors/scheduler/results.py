@@ -58,6 +58,7 @@ class Results:
             if live[place]:
                 self._fail(self._running.at(int(drawing.rows[place])), why)
                 live[place] = False
+        self._take_pooled(drawing, live, message)
         for place in message.deferred:
             self._defer(drawing, live, place, message.number)
         for place, piece in split_rows(message.logprobs).items():
@@ -93,6 +94,7 @@ class Results:
         """Take the tokens of each row up to the first that follows a wrong draft."""
         assert self._speculator is not None
         drafts = drafts._replace(counts=drawing.drafts)
+        self._take_pooled(drawing, live, message)
         accepted, places = drafts.verify(message.token_ids)
         self._speculator.verified(drawing.rows, live, drafts, accepted)
         pieces = split_rows(message.logprobs)
@@ -140,6 +142,19 @@ class Results:
 
     def _fail(self, request: ScheduledRequest, why: str) -> None:
         self._requests.end(request, "error", message=why, cause="failure")
+
+    def _take_pooled(self, drawing: ScheduledRows, live: BoolVector, message: StepResult) -> None:
+        """End the requests whose results have come. They have one drawing entry each, drafts or not."""
+        if message.pooled is None:
+            return
+        entries = np.cumsum(drawing.drafts + 1) - drawing.drafts - 1
+        for place, vectors in message.pooled.split().items():
+            index = int(np.searchsorted(entries, place))
+            if live[index]:
+                live[index] = False
+                request = self._running.at(int(drawing.rows[index]))
+                request.first_token_at = self._requests.now
+                self._requests.end(request, "stop", pooled=vectors)
 
     def _defer(self, drawing: ScheduledRows, live: BoolVector, index: int, plan: int) -> None:
         """Note that a row was computed and that its token comes later."""

@@ -7,7 +7,10 @@ list it here. `docs/adding-an-architecture.md` says how; `llama.py` is the patte
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pageant.models.architectures import (
+    bert,
     gemma,
     gemma2,
     gemma3,
@@ -17,6 +20,7 @@ from pageant.models.architectures import (
     llama,
     mistral,
     mixtral,
+    modernbert,
     olmo2,
     olmo3,
     phi3,
@@ -24,6 +28,7 @@ from pageant.models.architectures import (
     qwen2_moe,
     qwen3,
     qwen3_moe,
+    roberta,
     smollm3,
     starcoder2,
 )
@@ -31,7 +36,7 @@ from pageant.models.architectures.common import Architecture
 from pageant.models.config import Config
 from pageant.models.errors import CheckpointError
 
-__all__ = ["ARCHITECTURES", "Architecture", "find"]
+__all__ = ["ARCHITECTURES", "ENCODERS", "Architecture", "find", "find_headless"]
 
 _FAMILIES = (
     *(llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3),
@@ -40,6 +45,19 @@ _FAMILIES = (
 ARCHITECTURES: dict[str, Architecture] = {
     family.ARCHITECTURE.name: family.ARCHITECTURE for family in _FAMILIES
 }
+ENCODERS: dict[str, Architecture] = {
+    encoder.name: encoder
+    for encoder in (bert.ARCHITECTURE, roberta.ARCHITECTURE, roberta.XLM_ROBERTA, modernbert.ARCHITECTURE)
+}
+
+_KINDS = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForMaskedLM",
+    "ForCausalLM",
+    "LMHeadModel",
+    "Model",
+)
 
 
 def find(config: Config) -> Architecture | None:
@@ -47,10 +65,34 @@ def find(config: Config) -> Architecture | None:
 
     Raises CheckpointError when it names none.
     """
+    return ARCHITECTURES.get(_name(config))
+
+
+def _name(config: Config) -> str:
     names = config.texts("architectures")
     if not names:
         known = ", ".join(ARCHITECTURES)
         raise CheckpointError(
             config.path, "no architectures", f"one of {known}", 'Add it, as in "architectures": ["..."].'
         )
-    return ARCHITECTURES.get(names[0])
+    return names[0]
+
+
+def find_headless(config: Config) -> Architecture | None:
+    """Return the architecture that a config.json names without whatever head it has, or None.
+
+    A decoder is found by the names of all classes that transformers has for it; so is an encoder.
+    """
+    name = _name(config)
+    family = next((name.removesuffix(kind) for kind in _KINDS if name.endswith(kind)), name)
+    encoder = ENCODERS.get(f"{family}Model")
+    decoder = next((known for kind in _KINDS if (known := ARCHITECTURES.get(family + kind))), None)
+    return encoder or (None if decoder is None else _headless(decoder))
+
+
+def _headless(decoder: Architecture) -> Architecture:
+    return Architecture(
+        decoder.name,
+        lambda config: replace(decoder.spec(config), has_head=False),
+        decoder.names.without_prefix(),
+    )

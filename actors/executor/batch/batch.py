@@ -26,6 +26,7 @@ from pageant.actors.executor.batch.inputs import (
     Verifying,
     pack,
 )
+from pageant.actors.executor.batch.pooled import PooledSequences
 from pageant.actors.executor.batch.processors import Processors
 from pageant.actors.executor.batch.scoring import Scorers
 from pageant.actors.executor.batch.shaping import Shapers
@@ -91,6 +92,7 @@ class Batch:
         self._shapers = Shapers(end_tokens)
         self._scorers = Scorers()
         self._embedded = EmbeddedPrompts()
+        self._pooled = PooledSequences()
         self.end_tokens = EndTokens(end_tokens)
         self.guiding = Guiding(max_num_seqs)
         self._next_number = 1
@@ -124,6 +126,7 @@ class Batch:
         self._shapers.clear()
         self._scorers.clear()
         self._embedded.clear()
+        self._pooled.clear()
         self._processors.clear()
         self.guiding.clear()
         self._next_number = 1
@@ -190,6 +193,7 @@ class Batch:
         self._shapers.free(rows)
         self._scorers.free(rows)
         self._embedded.free(rows.tolist())
+        self._pooled.free(rows.tolist())
         self._processors.free(rows)
         self.guiding.free(rows.tolist())
 
@@ -287,6 +291,7 @@ class Batch:
         self._shapers.add(sequence)
         self._scorers.add(sequence)
         self._embedded.add(sequence)
+        self._pooled.add(sequence)
         self._processors.add(sequence)
         self.end_tokens.add(sequence)
         self.guiding.add(sequence)
@@ -342,6 +347,7 @@ class Batch:
             blind=self.guiding.unknown_rows(draw_rows) if self.needs_tokens else frozenset(),
             adapted=self._adapted(rows, counts) if self._adapter_names else (),
             embedded=self._embedded.of_step(rows, plan.starts, counts),
+            pooled=self._pooled.of_step(rows, plan.starts, counts, plan.draws, drawn),
             failing=self._failing(draw_rows),
         )
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.processors import Processing
 from pageant.actors.executor.batch.scoring import Scores
 from pageant.actors.executor.batch.shaping import NOTHING, Shaping
@@ -72,6 +73,7 @@ class StepInputs(Packed):
     blind: frozenset[int] = frozenset()  # rows that are to draw by tokens of which the last is not known
     adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
     embedded: tuple[EmbeddedTokens, ...] = ()  # of those that have embeddings of their own
+    pooled: PooledStep | None = None  # of those whose hidden states are pooled, and which draw nothing
     failing: Mapping[int, str] = field(
         default_factory=dict
     )  # of the D places, those whose tokens are errors, and why
@@ -84,6 +86,7 @@ class StepInputs(Packed):
             and self.ancestors is None
             and not self.adapted
             and not self.embedded
+            and self.pooled is None
             and (self.scores is None or self.scores.prompt is None)
         )
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.guided.masks import GuidedStep
+from pageant.protocol.pooling import PooledRows
 
-__all__ = ["Undrawn"]
+__all__ = ["PooledResults", "Undrawn"]
 
 Int64 = npt.NDArray[np.int64]
+
+
+class PooledResults(Protocol):
+    """The results of sequences that are pooled, perhaps still on a device."""
+
+    def columns(self) -> PooledRows | None:
+        """Return them. Waits for the device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +30,7 @@ class Undrawn:
     places: Int64  # [D], among the drawing rows of their step
     guided: GuidedStep
     waited: float = 0.0  # seconds that masks have been waited for
+    pooling: PooledResults | None = None  # of sequences of the step that are pooled
 
     def part(self, places: Int64) -> Undrawn:
         """Some of the D rows, in memory of their own."""

@@ -20,6 +20,7 @@ from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.runners.graphs import Capture, CudaCapture, StepGraphs
 from pageant.actors.executor.runners.memory import device_budget
 from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.passes import decodes, has_head
 from pageant.actors.executor.runners.runner import DrawnHere, TorchRunner
 from pageant.actors.executor.runners.staging import Staging
 from pageant.actors.executor.tiers.host_memory import DeviceHostMemory
@@ -81,7 +82,7 @@ class CudaRunner(TorchRunner):
         # The reference kernels look at what is on the device, which a graph cannot.
         if capture is None and self.device.type == "cuda" and self._kernels.name == "triton":
             capture = CudaCapture()
-        if capture is not None and not self._decoder.taps:
+        if capture is not None and not self._decoder.taps and decodes(self._decoder):
             self._graphs = StepGraphs(
                 self._passes.forward,
                 capture,
@@ -141,7 +142,8 @@ class CudaRunner(TorchRunner):
                 hidden = self._graphs.compute(shape)
                 self._draw_all_ways(self._decoder.logits(hidden[: shape.sequences]))
         hidden = self._compute(self._largest_step())
-        self._draw_all_ways(self._decoder.logits(hidden[:1]))
+        if has_head(self._decoder):
+            self._draw_all_ways(self._decoder.logits(hidden[:1]))
 
     def _draw_all_ways(self, logits: Tensor) -> None:
         rows, vocabulary = logits.shape
@@ -196,6 +198,8 @@ class CudaRunner(TorchRunner):
         """See `ModelRunner`."""
         with self._on_device():
             self._copy_blocks(inputs)
+            if inputs.pooled is not None:
+                return self._launch_pooled(inputs, inputs.pooled)
             if self._graphs is not None and self._graphs.takes(inputs):
                 hidden = self._graphs.run(inputs)
             else:
@@ -265,8 +269,16 @@ class CudaRunner(TorchRunner):
             max_context_length=inputs.max_context_length,
             ancestors=None if inputs.ancestors is None else self._tensor(inputs.ancestors),
         )
+        types = None
+        if inputs.pooled is not None and inputs.pooled.token_types is not None:
+            types = self._tensor(inputs.pooled.token_types)
         with self._passes.adapting(inputs.adapted, len(inputs.positions)):
-            return self._passes.forward(token_ids, positions, batch, embedded=self._passes.embedded(inputs))
+            given = self._passes.embedded(inputs)
+            return self._passes.forward(token_ids, positions, batch, embedded=given, token_types=types)
+
+    def _hidden(self, inputs: StepInputs, wanted: npt.NDArray[np.int64] | None) -> Tensor:
+        hidden = self._compute(inputs)
+        return hidden if wanted is None else hidden[self._tensor(wanted)]
 
     def _memory(self) -> tuple[int, int]:
         if self.device.type != "cuda":
@@ -306,7 +318,8 @@ class CudaRunner(TorchRunner):
             max_context_length=1,
         )
         hidden = self._decoder.forward(nothing, nothing, batch, caches)
-        self._decoder.logits(hidden[:1].expand(max_num_seqs, -1).contiguous())
+        if has_head(self._decoder):
+            self._decoder.logits(hidden[:1].expand(max_num_seqs, -1).contiguous())
 
 
 def _architecture(device: torch.device) -> str:

@@ -20,6 +20,7 @@ from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.loading import load_decoder
 from pageant.models.parking import Parked
+from pageant.models.pooling.pooler import Pooler
 from pageant.models.quantization import Quantization
 from pageant.models.sharding import Shard
 
@@ -76,12 +77,15 @@ class LoadedModel:
             shard=Shard(key.rank, key.num_ranks) if key.num_ranks > 1 else None,
         )
         self.adapters = Adapters(adapters, checkpoint, self.decoder, key.max_lora_rank)
+        pooling = checkpoint.pooling
+        self.pooler = None if pooling is None else Pooler(pooling, self.device)
         self._parked: Parked | None = None
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the weights, wherever they are."""
-        return self.decoder.num_bytes + self.adapters.num_bytes
+        of_pooler = 0 if self.pooler is None else self.pooler.num_bytes
+        return self.decoder.num_bytes + self.adapters.num_bytes + of_pooler
 
     def let_go(self) -> None:
         """Forget whatever of the last steps is still referred to, such as the KV cache."""

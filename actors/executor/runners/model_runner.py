@@ -13,10 +13,11 @@ import numpy.typing as npt
 from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.tiers.moving import Move
 from pageant.protocol.logprobs import Logprobs
+from pageant.protocol.pooling import PooledRows
 from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.guided.undrawn import Undrawn
+    from pageant.actors.executor.guided.undrawn import PooledResults, Undrawn
 
 __all__ = ["Drawn", "Host", "KnownTokens", "ModelRunner"]
 
@@ -48,6 +49,9 @@ class Drawn(Protocol):
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
         """Return the log-probabilities of drawn and of prompts' tokens, where asked for; once the tokens are there."""
 
+    def pooled(self) -> PooledRows | None:
+        """Return the results of sequences that are pooled, once the tokens are there."""
+
 
 class KnownTokens:
     """The tokens of a step, one for each of its drawing rows, that are there already. See `Drawn`."""
@@ -68,6 +72,7 @@ class KnownTokens:
         self.missing = np.empty(0, np.int64)
         self.late: Undrawn | None = None
         self.proposed: Drafts = NO_DRAFTS
+        self.pooling: PooledResults | None = None
 
     def token_ids(self) -> npt.NDArray[np.int64]:
         """Return the tokens, int64 [D]."""
@@ -76,6 +81,10 @@ class KnownTokens:
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
         """See `Drawn`."""
         return self._logprobs
+
+    def pooled(self) -> PooledRows | None:
+        """See `Drawn`."""
+        return None if self.pooling is None else self.pooling.columns()
 
 
 class Host(Protocol):
@@ -97,6 +106,8 @@ class ModelRunner(Protocol):
     """The name of the kernels' backend, or ""."""
     windows: tuple[int | None, ...]
     """Of each group of layers, how many tokens they attend over at most; None is all."""
+    whole_prompts: bool
+    """Whether a sequence is computed whole, in one step, and nothing of it is kept."""
 
     @property
     def memory_bytes(self) -> dict[str, int]:

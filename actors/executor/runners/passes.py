@@ -18,7 +18,7 @@ from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Embedded, Wanted
 
-__all__ = ["Passes", "attention_batch"]
+__all__ = ["Passes", "attention_batch", "decodes", "has_head"]
 
 
 class Passes:
@@ -51,7 +51,7 @@ class Passes:
         self._kv_caches = kv_caches
         self._last_drawn = last_drawn
         self._programs: StepPrograms | None = None
-        if records and isinstance(decoder.kernels, CpuKernels) and not decoder.taps:
+        if records and isinstance(decoder.kernels, CpuKernels) and not decoder.taps and decodes(decoder):
             self._programs = StepPrograms(
                 self.forward,
                 decoder.logits,
@@ -72,12 +72,14 @@ class Passes:
         adapted: Sequence[AdaptedTokens] = (),
         wanted: npt.NDArray[np.int64] | None = None,
         embedded: Sequence[EmbeddedTokens] = (),
+        token_types: npt.NDArray[np.int64] | None = None,
     ) -> Tensor:
         """Return hidden states [T, hidden_size], or [D, hidden_size], good until the next call.
 
         Args:
             ancestors: see `AttentionBatch`.
             wanted: [D], which of the tokens to return, at most one of each sequence; None is all.
+            token_types: see `Decoder.forward`.
         """
         some = wanted if wanted is not None and len(wanted) < len(packed.positions) else None
         if self._programs is not None and not adapted and not embedded:
@@ -91,14 +93,15 @@ class Passes:
                 to_device(packed.unknown_rows, device)
             ]
         positions = to_device(packed.positions, device)
+        types = None if token_types is None else to_device(token_types, device)
         batch, given = attention_batch(packed, device, ancestors), self._on_device(embedded)
         if some is not None and not adapted:
             sequences = packed.query_starts.searchsorted(some, side="right") - 1
             of_last = batch.groups[self.decoder.groups.of_layer[-1]]
             only = Wanted.of(to_device(some, device), to_device(sequences, device), of_last)
-            return self.forward(token_ids, positions, batch, only, given)
+            return self.forward(token_ids, positions, batch, only, given, types)
         with self.adapting(adapted, len(packed.positions)):  # in every layer, by their places among all
-            hidden = self.forward(token_ids, positions, batch, embedded=given)
+            hidden = self.forward(token_ids, positions, batch, embedded=given, token_types=types)
         return hidden if some is None else hidden[to_device(some, device)]
 
     def draw(self, inputs: StepInputs) -> npt.NDArray[np.int64] | Awaiting | None:
@@ -117,9 +120,12 @@ class Passes:
         batch: AttentionBatch,
         wanted: Wanted | None = None,
         embedded: Embedded | None = None,
+        token_types: Tensor | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
-        return self.decoder.forward(token_ids, positions, batch, self._kv_caches, wanted, embedded)
+        return self.decoder.forward(
+            token_ids, positions, batch, self._kv_caches, wanted, embedded, token_types
+        )
 
     def embedded(self, inputs: StepInputs) -> Embedded | None:
         """Return what stands in for the embeddings of a step's tokens, on the device."""
@@ -147,6 +153,16 @@ class Passes:
         ]
         with self._adapters.applied(tokens_of):
             yield
+
+
+def has_head(decoder: Decoder) -> bool:
+    """Tell whether a decoder computes logits."""
+    return getattr(decoder.spec, "has_head", True)
+
+
+def decodes(decoder: Decoder) -> bool:
+    """Tell whether it computes one token of a sequence after another. Steps of whole texts are never alike."""
+    return decoder.spec.is_causal and has_head(decoder)
 
 
 def attention_batch(

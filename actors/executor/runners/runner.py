@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ import numpy.typing as npt
 import torch
 
 from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
+from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.processors import process_logits
 from pageant.actors.executor.batch.scoring import Scored, Scores, Scoring, score_prompts
 from pageant.actors.executor.batch.shaping import NOTHING, shape_logits
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.undrawn import PooledResults, Undrawn
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 from pageant.actors.executor.runners.memory import (
@@ -27,6 +29,7 @@ from pageant.actors.executor.runners.memory import (
 )
 from pageant.actors.executor.runners.model_runner import Drawn, KnownTokens
 from pageant.actors.executor.runners.passes import Passes
+from pageant.actors.executor.runners.pooling import Pooling
 from pageant.actors.executor.runners.programs import Awaiting
 from pageant.actors.executor.runners.proposers.base import History, Room, Verified
 from pageant.actors.executor.runners.proposers.loading import load_proposer
@@ -39,6 +42,7 @@ from pageant.models.adapters.checkpoint import RANK_MAX
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.quantization import Quantization
 from pageant.protocol.drafting import Speculation
+from pageant.protocol.errors import ConfigurationError
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import MISSING
 
@@ -54,8 +58,10 @@ class DrawnHere(KnownTokens):
         drawn: Scoring | None = None,
         prompts: Scoring | None = None,
         failed: dict[int, str] | None = None,
+        pooling: PooledResults | None = None,
     ) -> None:
         super().__init__(token_ids, failed=failed)
+        self.pooling = pooling
         self._scorings = drawn, prompts
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
@@ -74,6 +80,7 @@ class TorchRunner:
         num_blocks: exactly so many blocks, whatever the memory.
         fit_max_model_len: whether `max_model_len` may be lowered to what the KV cache holds.
         group_layers: whether layers with another window than the rest have blocks of their own.
+        scratch_tokens: those of the steps under way, for which there are blocks where nothing is kept of them.
         clock: to tell how long drafts take to be made, and recorded steps.
         weight_version: of what is in the checkpoint's folder.
         loaded: the weights, if they are there already. Those of another model, or for another device, are passed over.
@@ -102,6 +109,7 @@ class TorchRunner:
         group_layers: bool = True,
         threads: int | None,
         speculation: Speculation | None = None,
+        scratch_tokens: int = 0,
         adapters: Mapping[str, str] | None = None,
         max_lora_rank: int = RANK_MAX,
         clock: Callable[[], float] | None = None,
@@ -128,6 +136,12 @@ class TorchRunner:
             loaded.have_adapters(adapters or {})
         self._loaded = loaded
         self._kernels, self._decoder, self._adapters = loaded.kernels, loaded.decoder, loaded.adapters
+        self._pooling = None if loaded.pooler is None else Pooling(loaded.pooler)
+        if self._pooling is not None and collectives is not None:
+            raise ConfigurationError(
+                "a model that is pooled is computed by one executor; expected tensor_parallel 1"
+            )
+        self.whole_prompts = not self._decoder.spec.is_causal
         self._collectives = collectives
         if collectives is not None:
             self._decoder.join(collectives)
@@ -135,6 +149,9 @@ class TorchRunner:
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
         block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)
+        if self.whole_prompts and num_blocks is None:
+            longest = max(max_model_len, scratch_tokens)
+            num_blocks = -(-longest // block_size) + max_num_seqs
         if budget_bytes is None and num_blocks is None:
             budget_bytes = self._kv_budget(block_size, max_num_seqs)
             if budget_bytes is None and num_near > 1:
@@ -182,7 +199,9 @@ class TorchRunner:
         if self._proposer is not None:
             self._decoder.taps, beside = self._proposer.taps, self._proposer.windows
             drafts_bytes = self._proposer.kv_bytes_per_block(block_size)
-        if group_layers and not beside:
+        if not self._decoder.spec.is_causal:
+            self._decoder.groups = LayerGroups.scratch(self._decoder.windows)
+        elif group_layers and not beside:
             self._decoder.groups = LayerGroups.by_window(self._decoder.windows, max_model_len)
         else:
             self._decoder.groups = LayerGroups.one(self._decoder.windows, max_model_len, beside)
@@ -258,6 +277,8 @@ class TorchRunner:
     @torch.inference_mode()
     def _launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         self._copy_blocks(inputs)
+        if inputs.pooled is not None:
+            return self._launch_pooled(inputs, inputs.pooled)
         if self._proposer is None and inputs.draws_after_each:
             logits = self._passes.logits(inputs)
             if logits is not None:
@@ -275,6 +296,42 @@ class TorchRunner:
         rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
         return self._draw_or_wait(self._decoder.logits(drawing), rows, params, inputs, prompts, hidden)
 
+    def _launch_pooled(self, inputs: StepInputs, pooled: PooledStep) -> Drawn | Undrawn:
+        """Compute a step with sequences that are pooled; others of it draw as ever."""
+        assert self._pooling is not None, "the model pools"
+        draws = len(pooled.places) < len(inputs.rows)
+        read = None
+        if not draws and not self._reads_all(inputs):
+            if self._pooling.reads_last(pooled):
+                read = inputs.last_tokens
+            elif self._pooling.reads_first(pooled):
+                read = np.array([part.tokens.start for part in pooled.parts])
+        hidden = self._hidden(inputs, read)
+        results = (
+            self._pooling.take(pooled, hidden) if read is None else self._pooling.take_read(pooled, hidden)
+        )
+        if not draws:
+            return self._with_drafts(
+                DrawnHere(np.full(len(inputs.rows), MISSING), pooling=results), inputs, hidden
+            )
+        drawn = self._draw_after(inputs, hidden)
+        if isinstance(drawn, UndrawnLogits):
+            return replace(drawn, pooling=results)
+        drawn.pooling = results
+        return drawn
+
+    def _hidden(self, inputs: StepInputs, wanted: npt.NDArray[np.int64] | None) -> torch.Tensor:
+        """Return hidden states [T, hidden_size], or [D, hidden_size] of the wanted tokens."""
+        types = None if inputs.pooled is None else inputs.pooled.token_types
+        return self._passes.run(inputs, inputs.ancestors, inputs.adapted, wanted, inputs.embedded, types)
+
+    def _draw_after(self, inputs: StepInputs, hidden: torch.Tensor) -> DrawnHere | UndrawnLogits:
+        """Draw from the hidden states [T, hidden_size] of a step."""
+        prompts = self._score_prompts(hidden, inputs.scores)
+        rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
+        drawing = self._decoder.logits(hidden[self._tensor(inputs.last_tokens)])
+        return self._draw_or_wait(drawing, rows, params, inputs, prompts, hidden)
+
     def _reads_all(self, inputs: StepInputs) -> bool:
         """Tell whether hidden states are read of tokens after which none is drawn, or of several of a sequence."""
         scored = inputs.scores is not None and inputs.scores.prompt is not None
@@ -289,7 +346,7 @@ class TorchRunner:
         prompts: Scoring | None = None,
         hidden: torch.Tensor | None = None,
         waited: float = 0.0,
-    ) -> Drawn | Undrawn:
+    ) -> DrawnHere | UndrawnLogits:
         """The tokens that are drawn from logits [D, V]; without them, if a mask is missing.
 
         Args:
@@ -330,7 +387,7 @@ class TorchRunner:
         assert isinstance(undrawn, UndrawnLogits), "it is one of ours"
         return self._draw(undrawn, undrawn.guided.late)
 
-    def _draw(self, undrawn: UndrawnLogits, late: npt.NDArray[np.int64]) -> Drawn:
+    def _draw(self, undrawn: UndrawnLogits, late: npt.NDArray[np.int64]) -> DrawnHere:
         """Draw tokens with the masks that have come, but for the places that are late."""
         guided = undrawn.guided
         deferred = guided.deferred if len(late) else late
@@ -341,7 +398,7 @@ class TorchRunner:
             *(undrawn.logits, undrawn.params, undrawn.rows, undrawn.raw, undrawn.scored),
             *(undrawn.prompts, failed, masks),
         )
-        drawn.missing, drawn.late = late, kept
+        drawn.missing, drawn.late, drawn.pooling = late, kept, undrawn.pooling
         return drawn if undrawn.computed is None else self._with_drafts(drawn, *undrawn.computed)
 
     def _masks(self, undrawn: UndrawnLogits) -> TokenMasks | None:

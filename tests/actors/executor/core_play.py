@@ -131,6 +131,7 @@ class Runner:
             ready=self._play.is_ready(),
             token_ids=lambda: np.array(tokens, np.int64),
             logprobs=lambda: (None, None),
+            pooled=lambda: None,
             failed={},
             missing=int64(),
             late=None,

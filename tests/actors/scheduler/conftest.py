@@ -166,6 +166,7 @@ class ShadowRunner:
 
     dtype = "float32"
     kernels = ""
+    whole_prompts = False
 
     def __init__(self, setting: Setting) -> None:
         self.num_blocks, self.size = setting.num_blocks, setting.block_size
@@ -229,6 +230,7 @@ class ShadowRunner:
             ready=self.tokens_computed % 2 == 0,
             token_ids=lambda: token_ids,
             logprobs=lambda: (None, None),
+            pooled=lambda: None,
             failed={},
             drafting_seconds=0.0,
             proposed=NO_DRAFTS if inputs.proposing is None else self.propose(inputs, token_ids),
