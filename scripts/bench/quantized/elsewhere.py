@@ -5,8 +5,9 @@
 
 PYTHON is an interpreter of an environment that has the library; without one, that reader is left out. The one for
 transformers needs what `in_transformers.INSTALL` lists, and vLLM's is that of `pageant.scripts.bench.peers setup vllm`.
-Each scheme's logits are compared with those of this project, in float32 where the reader can. Ends with 1 where they
-differ by more than 1 % of their root mean square.
+Each scheme's logits are compared with those of this project in float32. Ends with 1 where they differ by more than 1 %
+of their root mean square. A reader that computes in bfloat16 may differ by what that rounds: by twice the difference of
+our own logits in bfloat16, where that is more.
 """
 
 from __future__ import annotations
@@ -89,11 +90,24 @@ def compare(model: Path, schemes: list[str], pythons: dict[str, Path]) -> list[d
                 rounds = reader == "vllm" and SCHEMES[scheme].rounds_inputs
                 expected = log_probabilities(folder, token_ids, rounds_inputs=rounds)
                 agree = float((found.argmax(1) == expected.argmax(1)).float().mean())
-                error = relative_error(found, expected)
                 rows.append(
-                    {"scheme": scheme, "reader": reader, "dtype": dtype, "error": error, "same_next": agree}
+                    {
+                        "scheme": scheme,
+                        "reader": reader,
+                        "dtype": dtype,
+                        "error": relative_error(found, expected),
+                        "error_max": _error_max(folder, token_ids, dtype, expected),
+                        "same_next": agree,
+                    }
                 )
     return rows
+
+
+def _error_max(folder: Path, token_ids: list[int], dtype: str, expected: Tensor) -> float:
+    """The error that a reader may have; expected: float32 [T, vocab_size], of our own in float32."""
+    if dtype == "float32":
+        return ERROR_MAX
+    return max(ERROR_MAX, 2 * relative_error(log_probabilities(folder, token_ids, dtype=dtype), expected))
 
 
 def main() -> int:
@@ -112,14 +126,17 @@ def main() -> int:
         parser.error("name the interpreter of at least one reader")
     rows = compare(options.model, options.schemes.split(","), pythons)
     lines = table(
-        ["scheme", "reader", "dtype", "error", "same next token"],
+        ["scheme", "reader", "dtype", "error", "at most", "same next token"],
         [
-            [row["scheme"], row["reader"], row["dtype"], f"{row['error']:.2%}", f"{row['same_next']:.1%}"]
+            [
+                *(row["scheme"], row["reader"], row["dtype"], f"{row['error']:.2%}"),
+                *(f"{row['error_max']:.2%}", f"{row['same_next']:.1%}"),
+            ]
             for row in rows
         ],
     )
-    publish({"model": options.model.name, "error_max": ERROR_MAX, "rows": rows}, lines, options.json)
-    return int(any(row["error"] > ERROR_MAX for row in rows))
+    publish({"model": options.model.name, "rows": rows}, lines, options.json)
+    return int(any(row["error"] > row["error_max"] for row in rows))
 
 
 if __name__ == "__main__":

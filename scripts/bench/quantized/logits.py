@@ -33,10 +33,12 @@ class RoundedInputs(ReferenceKernels):
 
 
 @torch.inference_mode()
-def log_probabilities(folder: Path, token_ids: Sequence[int], *, rounds_inputs: bool = False) -> Tensor:
-    """Return float32 [T, vocab_size], computed in float32 with the weights that the checkpoint stands for."""
+def log_probabilities(
+    folder: Path, token_ids: Sequence[int], *, dtype: str = "float32", rounds_inputs: bool = False
+) -> Tensor:
+    """Return float32 [T, vocab_size], computed in a dtype with the weights that the checkpoint stands for."""
     backend = RoundedInputs() if rounds_inputs else kernels.load("reference")
-    decoder = load_decoder(Checkpoint(folder), "float32", kernels=backend)
+    decoder = load_decoder(Checkpoint(folder), dtype, kernels=backend)
     return _of(decoder, token_ids)
 
 

@@ -199,6 +199,13 @@ def test_a_checkpoint_that_is_quantised_is_not_quantised_again(llama: Path, tmp_
     assert [folder.name for folder in tmp_path.iterdir()] == ["once"]
 
 
+def test_gguf_files_are_refused(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpoint, "is_gguf", property(lambda _: True))
+    monkeypatch.setattr(Checkpoint, "check", lambda _: None)
+    with pytest.raises(CheckpointError, match="the weights of a GGUF file; expected safetensors weights"):
+        quantize(llama, tmp_path / "out", "w4a16")
+
+
 def test_models_that_transformers_runs_are_refused(family: Callable[[str], Any], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="OPTForCausalLM, which transformers runs"):
         quantize(family("opt").path, tmp_path / "out", "w8a8")
