@@ -26,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 topology_app = typer.Typer(
-    rich_markup_mode=None, help="Check, show or draw a topology.", no_args_is_help=True
+    cls=Commands, rich_markup_mode=None, help="Check, show or draw a topology.", no_args_is_help=True
 )
 app.add_typer(topology_app, name="topology")
 app.add_typer(bench_app, name="bench")

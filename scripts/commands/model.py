@@ -24,9 +24,13 @@ from pageant.protocol.lifecycle import (
     WakeModel,
 )
 from pageant.protocol.message import Request
+from pageant.scripts.help_text import Commands, PlainCommand
 
 model_app = typer.Typer(
-    rich_markup_mode=None, help="Change how a running topology serves a model.", no_args_is_help=True
+    cls=Commands,
+    rich_markup_mode=None,
+    help="Change how a running topology serves a model.",
+    no_args_is_help=True,
 )
 
 LIFECYCLE = "lifecycle"
@@ -38,13 +42,13 @@ Which = Annotated[str | None, typer.Option(help="The topology's name or process 
 Keys = Annotated[str | None, typer.Option(help="The file with the topology's key, if it has one.")]
 
 
-@model_app.command()
+@model_app.command(cls=PlainCommand)
 def state(model: Model = "", topology: Which = None, keys: Keys = None) -> None:
     """Say how the model is served."""
     print(_described(_ask(GetModelState(replica=_replica(model)), topology, keys)))
 
 
-@model_app.command()
+@model_app.command(cls=PlainCommand)
 def pause(
     mode: Annotated[
         str, typer.Option(help="What becomes of open requests: abort, wait (they end first) or keep.")
@@ -59,13 +63,13 @@ def pause(
     print(_described(_ask(request, topology, keys, DRAIN_SECONDS)))
 
 
-@model_app.command()
+@model_app.command(cls=PlainCommand)
 def resume(model: Model = "", topology: Which = None, keys: Keys = None) -> None:
     """Go on after a pause."""
     print(_described(_ask(ResumeModel(replica=_replica(model)), topology, keys)))
 
 
-@model_app.command()
+@model_app.command(cls=PlainCommand)
 def sleep(
     level: Annotated[int, typer.Option(min=1, max=2, help="1 keeps the weights in the host's memory.")] = 1,
     mode: Annotated[str, typer.Option(help="What becomes of open requests: abort, wait or keep.")] = "abort",

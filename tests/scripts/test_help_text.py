@@ -15,7 +15,7 @@ GROUPS = ("Options:", "The model:", "Memory and batches:", "Where it runs:", "Lo
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 @pytest.mark.parametrize(
-    "command", ["", "run", "serve", "chaos", "swap", "topology", "bench", "bench throughput"]
+    "command", ["", "run", "serve", "chaos", "swap", "topology", "model", "bench", "bench throughput"]
 )
 def test_nothing_is_cut_short(command, columns):
     help_text = CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [*command.split(), "--help"]).output
