@@ -4,32 +4,21 @@ A step is an exchange with the block manager, and then a plan that the executor 
 
     ──Assign──▶ exchange ──Assigned, StepPlan──▶ computing ──StepResult──▶
 
-There is one exchange at a time, and while a step is computed the next is planned (`async_scheduling`). A
-request that decodes will have one more token, and the plan does not depend on which. A request that turns out
-to have ended costs one wasted row. Without `async_scheduling`, each step waits for the last one's tokens.
-
-From a step's tokens to the next plan, messages pass the scheduler, the block manager and two processes, which
-compete for cores with the step itself. Where steps take hardly longer than that, devices would wait for plans.
-Two steps are then planned ahead (`short_step_seconds`).
+There is one exchange at a time. How many plans may be under way, and how many steps each has, is `run_ahead`'s.
 
 The step computes what the block manager granted even if the request was aborted meanwhile: its blocks have
 hashes by then, and other requests may share them.
-
-While no request waits, and no actor needs each token as it comes, a plan has several steps
-(`max_steps_per_plan`), so that the work between two steps is done once for all of them. Only a plan that
-`continues` such a plan may follow it until its outcome is known. A request that comes meanwhile has it cut
-short.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
 from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.plans import Computing, Exchange, admissions, build_assign, build_plan
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import ScheduledRequest, State
+from pageant.actors.scheduler.run_ahead import RULES, RunAhead
 from pageant.actors.scheduler.running import ScheduledRows
 from pageant.protocol.allocation import Assign, Assigned
 from pageant.protocol.arrays import int32
@@ -84,32 +73,24 @@ class Planner:
         self._plan_number = 0
         # All exchanges up to this number have been computed or cancelled.
         self._computed_step = 0
-        # Seconds of the last step; infinite before the first.
-        self._step_seconds = math.inf
+        self._run_ahead = RunAhead(self._limits)
         # The last exchange granted nothing. Another would be refused too until a step has been computed.
         self._refused = False
         # Growth was refused. The next exchange admits no request.
         self._memory_short = False
         # An admission was refused because blocks were missing.
         self._pool_full = False
-        # The most steps of a plan; 1 if the executor takes no multi-step plans.
-        self._steps_max = 1
         self._num_groups, self._block_size = 1, 1
         # Each prompt is computed whole, in one step.
         self._whole_prompts = False
         # Free blocks of the pool, as of the last exchange.
         self._blocks_free = 0
-        # All plans up to this number have been asked to end early.
-        self._cut = 0
-        # The last computed plan ended early: no plan that continues it is computed.
-        self._stopped = False
         self._uncached = UncachedShare()
 
     def reset(self, num_rows: int, executor: ExecutorReady) -> None:
         """Start with a new executor: its batch is empty, and its plans are numbered from one."""
-        self._plan_number = self._cut = 0
-        several = executor.multi_step and self._limits.async_scheduling and self._speculator is None
-        self._steps_max = self._limits.max_steps_per_plan if several else 1
+        self._plan_number = 0
+        self._run_ahead.reset(multi_step=executor.multi_step and self._speculator is None)
         self._num_groups, self._block_size = len(executor.windows), executor.block_size
         self._whole_prompts = executor.whole_prompts
         if executor.whole_prompts:
@@ -124,21 +105,27 @@ class Planner:
         """Begin a step if there is something to compute and nothing to wait for. Return its request to the
         block manager.
         """
-        in_lock_step = self._speculator is not None and self._speculator.holds_all
-        ahead = 0 if in_lock_step else self._run_ahead_depth
-        if self.exchange is not None or len(self.computing) > ahead or (in_lock_step and self._awaits_drafts):
+        rules = RULES[
+            self._run_ahead.regime(
+                self.computing,
+                lock_step=self._speculator is not None and self._speculator.holds_all,
+                quarantine=self._waiting.quarantine.active,
+            )
+        ]
+        if self.exchange is not None or len(self.computing) > rules.depth:
+            return None
+        if rules.awaits_drafts and self._awaits_drafts:
             return None
         if self._refused and not self._block_updates.freed and (self.computing or self._waits_for_tokens):
             return None
-        continues = self._has_multi_step_plan
-        if continues and (self._stopped or len(self._waiting)):
+        if (rules.continues and self._run_ahead.stopped) or (not rules.admits and len(self._waiting)):
             return None
         still = self._requests.plans_nothing
         budget = 0 if still else self._limits.max_num_batched_tokens
         growing = ScheduledRows.of() if still else self._running.choose(budget, self._chunk_max)
         budget -= growing.num_tokens
         admitting = [] if self._memory_short or still else self._choose_waiting(budget)
-        if continues and not (len(growing) and self._may_continue(growing)):
+        if rules.continues and not (len(growing) and self._may_continue(growing)):
             # It may not be known yet how far requests that have just ended were computed.
             return None
         if not (admitting or self._memory_short or len(self._waiting)):
@@ -148,7 +135,7 @@ class Planner:
             return None
         self._running.enter(growing)
         self._step += 1
-        self.exchange = Exchange(self._step, growing, admitting, continues)
+        self.exchange = Exchange(self._step, growing, admitting, rules.continues)
         return build_assign(
             self.exchange,
             growing.ends if self._speculator is None else self._speculator.room_for(growing),
@@ -161,11 +148,6 @@ class Planner:
             long_chunk_max=self._chunk_max,
         )
 
-    @property
-    def _has_multi_step_plan(self) -> bool:
-        """Tell whether a plan is under way that may end before its last step."""
-        return any(step.may_end_early for step in self.computing)
-
     def _may_continue(self, growing: ScheduledRows) -> bool:
         """Tell whether a step of these rows may depend on the last plan under way: it is skipped if that one
         ends early.
@@ -174,7 +156,7 @@ class Planner:
 
     def _num_steps(self, growing: ScheduledRows) -> int:
         """Return the number of steps of a plan for these rows: 1 unless there seem to be blocks for more."""
-        most = min(self._steps_max, self._limits.max_num_batched_tokens // max(1, len(growing)))
+        most = self._run_ahead.num_steps_max(len(growing))
         block_groups = -(-most // self._block_size) * len(growing)
         if block_groups * self._num_groups > self._blocks_free:
             return 1
@@ -186,23 +168,11 @@ class Planner:
         Plans are cut short if a request waits, if nothing is to be computed, or if the last running request was
         `aborted`.
         """
-        if self._cut == self._plan_number or not self._has_multi_step_plan:
-            return None
         wanted = len(self._waiting) or self._requests.plans_nothing or (aborted and not len(self._running))
-        if not wanted:
+        if not wanted or not self._run_ahead.cut(self._plan_number, self.computing):
             return None
-        self._cut = self._plan_number
         self._counters.plans_cut += 1
-        return CutShort(number=self._cut, epoch=epoch)
-
-    @property
-    def _run_ahead_depth(self) -> int:
-        """Return the run-ahead depth: how many steps may be planned while one is computed."""
-        if not self._limits.async_scheduling or self._waiting.quarantine.active:
-            return 0
-        if self._has_multi_step_plan:
-            return 1
-        return 2 if self._step_seconds < self._limits.short_step_seconds else 1
+        return CutShort(number=self._plan_number, epoch=epoch)
 
     def retry(self) -> None:
         """Allow another exchange: a running request has got what it waited for, whatever was refused before."""
@@ -375,7 +345,7 @@ class Planner:
         )
         self._running.planned(chunks)
         self._block_updates.sampled += self._requests.deferrals.planned(chunks.rows)
-        self._stopped &= continues
+        self._run_ahead.planned(continues=continues)
         self._counters.steps += chunks.num_steps
         self._counters.steps_ahead += bool(self.computing)
         self._counters.steps_together += chunks.num_steps * (chunks.num_steps > 1)
@@ -389,9 +359,8 @@ class Planner:
         if not self.computing or plan != self.computing[0].plan:
             return None
         step = self.computing.popleft()
-        self._computed_step, self._stopped = step.step, num_steps < step.chunks.num_steps
-        if num_steps:
-            self._step_seconds = seconds / num_steps
+        self._computed_step = step.step
+        self._run_ahead.computed(num_steps, step.chunks.num_steps, seconds)
         self._refused = False
         return step
 
