@@ -1,4 +1,4 @@
-"""What holds for every test: one thread of torch's, no deadlines, the order in which two processes take the files, and
+"""Settings of every test: one thread of torch's, no deadlines, the order in which two processes take the files, and
 adapters."""
 
 from __future__ import annotations

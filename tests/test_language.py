@@ -32,36 +32,9 @@ class Figures:
 
 
 # folder: the most faults that it may have.
-EXCEPTIONS = {
-    "docs": Figures(openings=2, long_sentences=0, units=2),
-    "tests/actors": Figures(openings=77, long_sentences=2, units=0),
-    "tests/docs": Figures(openings=2, long_sentences=0, units=0),
-    "tests/gpu": Figures(openings=2, long_sentences=0, units=0),
-    "tests/integration": Figures(openings=35, long_sentences=1, units=0),
-    "tests/kernels": Figures(openings=24, long_sentences=0, units=0),
-    "tests/models": Figures(openings=13, long_sentences=0, units=0),
-    "tests/protocol": Figures(openings=4, long_sentences=0, units=0),
-    "tests/scripts": Figures(openings=17, long_sentences=0, units=0),
-    "tests/simulation": Figures(openings=4, long_sentences=0, units=0),
-}
+EXCEPTIONS: dict[str, Figures] = {}
 # page: the most long sentences that it may have.
-PAGE_EXCEPTIONS = {
-    "docs/adapters.md": 2,
-    "docs/adding-an-architecture.md": 4,
-    "docs/architecture.md": 2,
-    "docs/benchmarks/scheduling.md": 2,
-    "docs/benchmarks/serving.md": 1,
-    "docs/kv-memory.md": 4,
-    "docs/lifecycle.md": 1,
-    "docs/recording.md": 3,
-    "docs/serving.md": 1,
-    "docs/simulation.md": 5,
-    "docs/structured-output.md": 4,
-    "docs/survival.md": 8,
-    "docs/topologies.md": 1,
-    "docs/watching.md": 2,
-    "docs/writing-a-policy.md": 1,
-}
+PAGE_EXCEPTIONS: dict[str, int] = {}
 
 
 def folder_of(path: Path) -> str:

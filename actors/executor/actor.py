@@ -273,7 +273,10 @@ class Executor(Leading, Adapting, Succeeding):
 
     async def _move(self, move: Move) -> None:
         moved = self.offload_beside("moves", self._timed_move, move)
-        seconds, _ = await asyncio.gather(moved, self._move_elsewhere(move))
+        if self.followers:
+            seconds, _ = await asyncio.gather(moved, self._move_elsewhere(move))
+        else:
+            seconds = await moved
         self.core.moved(seconds)
         self._perform()
 

@@ -7,13 +7,14 @@ from pageant.protocol.drafting import Speculation
 
 
 class SameWord:
-    """Of each sequence, it keeps what followed each token last."""
+    """Keeps what followed each token last, of each sequence."""
 
     def __init__(self, settings: Speculation) -> None:
         self.last: dict[int, int] = {}
         self.followers: dict[int, dict[int, int]] = {}
 
     def open(self, serial: int, token_ids: Int32Vector) -> None:
+        """Begin with a sequence's tokens, [N]."""
         self.followers[serial] = dict(zip(token_ids[:-1].tolist(), token_ids[1:].tolist(), strict=True))
         self.last[serial] = int(token_ids[-1])
 
@@ -23,6 +24,7 @@ class SameWord:
     def propose(
         self, serials: Int64Vector, counts: Int32Vector, token_ids: Int32Vector, wanted: Int32Vector
     ) -> tuple[Int32Vector, Int32Vector]:
+        """Return how many drafts each of R sequences has, [R], and the drafts of all, [N]. See `Drafter.propose`."""
         new, lengths, drafts = iter(token_ids.tolist()), [], []
         for serial, count, most in zip(serials.tolist(), counts.tolist(), wanted.tolist(), strict=True):
             followers, token = self.followers[serial], self.last[serial]

@@ -57,7 +57,7 @@ class SimpleBlocks(Actor):
 
     @receives
     def scheduler_down(self, event: ActorDown) -> None:
-        """What it held belongs to nobody."""
+        """Forget all blocks: what the scheduler held belongs to nobody."""
         self._follow(event.incarnation + 1)
 
     def _follow(self, incarnation: int) -> None:

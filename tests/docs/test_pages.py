@@ -1,4 +1,4 @@
-"""What the README and the pages of docs show is run as it stands there."""
+"""Examples of the README and the pages of docs are run as they stand there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _blocks(page: Path, language: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the examples find what they name: the demo model and the example modules."""
+    """Folder in which the examples find what they name: the demo model and the example modules."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "demo").symlink_to(ROOT / "models" / "demo")
     for module in (ROOT / "docs" / "examples").glob("*.py"):

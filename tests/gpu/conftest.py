@@ -1,4 +1,4 @@
-"""What only a GPU can say. (Every kernel beside the reference is in tests/kernels/triton, which runs there too.)"""
+"""Tests that only a GPU can run. (Kernels beside the reference are in tests/kernels/triton, which runs there too.)"""
 
 from __future__ import annotations
 

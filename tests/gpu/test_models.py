@@ -25,7 +25,7 @@ def transformers_model(path: Path, dtype: torch.dtype) -> Any:
 
 @torch.inference_mode()
 def our_logits(path: Path, dtype: torch.dtype) -> torch.Tensor:
-    """Of the prompt, in two chunks and a single token between them."""
+    """Return the logits of the prompt, in two chunks and a single token between them."""
     name = str(dtype).removeprefix("torch.")
     decoder = load_decoder(Checkpoint(path), name, "cuda", kernels=kernels.load("auto", "cuda"))
     caches = decoder.allocate_kv_caches(8, 16)

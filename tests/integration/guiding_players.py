@@ -38,7 +38,7 @@ class LateGrammar(Grammar):
 
 
 class LossyGrammar(Grammar):
-    """Its tenth answer is lost."""
+    """Grammar whose tenth answer is lost."""
 
     count = 0
 

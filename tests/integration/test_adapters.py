@@ -43,7 +43,7 @@ def folders(adapters) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def right(checkpoint, adapters) -> Callable[[str | None, list[int]], list[int]]:
-    """What transformers says, with the adapter merged into the model."""
+    """Return what transformers says, with the adapter merged into the model."""
     models = {None: checkpoint.model, **{name: adapter.merged for name, adapter in adapters.items()}}
     for adapter in adapters.values():
         adapter.merged.generation_config = checkpoint.model.generation_config

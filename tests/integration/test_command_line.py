@@ -131,7 +131,7 @@ def test_chat_answers_line_by_line_until_the_end_of_the_input():
 
 
 def test_ctrl_c_during_an_answer_keeps_the_chat_session(checkpoint):
-    """In a real terminal: an answer is interrupted, a second one is asked for, Ctrl-D ends the session.
+    """Use a real terminal: an answer is interrupted, a second one is asked for, Ctrl-D ends the session.
 
     Greedy answers, since one that is drawn may end by itself before the signal.
     """

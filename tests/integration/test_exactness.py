@@ -1,7 +1,7 @@
 """A request's tokens are those of the request alone, whatever happens to it and around it.
 
-A crowd of requests on a real model in float32, with memory for a few of them, so that all that a scheduler and a
-block manager can do to a request is done to many; counters say that it was.
+A crowd of requests runs on a real model in float32, with memory for a few of them. So all that a scheduler and a block
+manager can do to a request is done to many; counters say that it was.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def tokens_alone(checkpoint, asked):
 
 @pytest.fixture
 def moving_pays(monkeypatch):
-    """What is quicker for models this small is a matter of chance."""
+    """Let moves always pay: what is quicker for models this small is a matter of chance."""
     monkeypatch.setattr(MoveCosts, "move_pays", lambda self, tokens, *ways: True)
 
 

@@ -1,4 +1,4 @@
-"""Who cannot be started again is given up, and whoever waits for it is told: with an error, never by silence."""
+"""Actors that cannot be started again are given up, and whoever waits is told: with an error, never by silence."""
 
 from __future__ import annotations
 

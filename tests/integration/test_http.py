@@ -50,7 +50,7 @@ def client(url):
 
 @pytest.fixture(scope="module")
 def right():
-    """What the engine itself answers."""
+    """Return what the engine itself answers."""
     with pageant.LLM(DEMO, placement="one", threads=1, kv_cache_memory="64MiB") as llm:
         greedy = pageant.SamplingParams(temperature=0.0, max_tokens=24)
         chat = llm.chat([QUESTION], greedy)[0]

@@ -1,4 +1,4 @@
-"""After thousands of random submits, aborts, stops and preemptions on a real engine, nothing is left."""
+"""Thousands of random submits, aborts, stops and preemptions on a real engine leave nothing behind."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Streams:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Nobody tells when it is so."""
+    """Wait until a condition holds, of which nobody tells."""
     async with asyncio.timeout(60):
         holds = await condition()
         while not holds:

@@ -30,7 +30,7 @@ STOP = 30
 
 
 def answer(index: int) -> int:
-    """How many tokens."""
+    """Return how many tokens an answer has."""
     return 4 + 4 * index
 
 
@@ -187,7 +187,7 @@ async def test_a_visitor_records_every_process_also_one_that_was_restarted(check
 
 
 def test_the_commands_record_and_replay(checkpoint, alone, tmp_path):
-    """As a user runs them: until a signal, and then as JSON."""
+    """Run the commands as a user does: until a signal, and then as JSON."""
     path = tmp_path / "one.recording"
     pageant_command = [sys.executable, "-m", "pageant"]
     with pageant.LLM(checkpoint.path, placement="auto", progress=False, **SETTINGS) as llm:

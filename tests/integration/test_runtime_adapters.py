@@ -47,7 +47,7 @@ def adapters(checkpoint, save_adapter) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def right(checkpoint, adapters) -> Callable[..., list[int]]:
-    """What transformers says, with the adapter merged into the model."""
+    """Return what transformers says, with the adapter merged into the model."""
     models = {None: checkpoint.model, **{name: adapter.merged for name, adapter in adapters.items()}}
 
     def greedy(name: str | None, prompt: list[int], length: int = LENGTH) -> list[int]:

@@ -67,7 +67,7 @@ def test_with_a_window_in_every_layer_few_blocks_do_and_the_tokens_are_the_same(
 def test_layers_with_a_window_give_back_though_others_have_none(
     make_checkpoint: Callable, family, group_layers, short_step_seconds
 ):
-    """Of four layers three have a window, so that there are four groups."""
+    """Give three of four layers a window, so that there are four groups."""
     checkpoint = make_checkpoint(family)
     prompts = [[4 + (7 * at) % 200 for at in range(length)] for length in (130, 9, 40, 130)]
     prompts[3] = prompts[3][:100] + [5] * 30

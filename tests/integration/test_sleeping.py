@@ -91,7 +91,7 @@ async def test_it_is_brought_back_in_parts(scene):
 
 
 async def test_memory_goes_and_comes_back():
-    """Of the executor's own process, by the system's count."""
+    """Count the memory of the executor's own process by the system's figures."""
     prompts = [[5 + (7 * index + place) % 4000 for place in range(700)] for index in range(12)]
     params = SamplingParams(temperature=0, max_tokens=1)
     settings = {"threads": 1, "kv_cache_memory": "256MiB", "max_model_len": 1024, "dtype": "float32"}

@@ -253,7 +253,7 @@ def test_a_mapping_is_as_good(demo):
 
 
 def at_rest(llm) -> bool:
-    """Nothing is left, when the last step that was planned ahead is over."""
+    """Check that nothing is left, when the last step that was planned ahead is over."""
     for _ in range(200):
         if not llm.pool_statistics().blocks_held:
             return llm.scheduler_statistics().num_running == 0

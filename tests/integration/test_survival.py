@@ -66,7 +66,7 @@ async def pid_of(engine: pageant.Engine, node: str) -> int:
 async def killer(
     engine: pageant.Engine, *nodes: str, number: int = signal.SIGKILL
 ) -> Callable[[], Awaitable[None]]:
-    """What sends these a signal, at once: whom, is asked before."""
+    """Return what sends these a signal, at once: whom, is asked before."""
     pids = [await pid_of(engine, node) for node in nodes]
 
     async def kill() -> None:
@@ -103,7 +103,7 @@ async def test_a_killed_process_costs_nobody_a_token(engine, right, actor):
 
 
 async def rest(engine: pageant.Engine) -> None:
-    """Nothing is left of anything."""
+    """Check that nothing is left of anything."""
     async with asyncio.timeout(20):
         while True:
             scheduler, pool = await engine.scheduler_statistics(), await engine.pool_statistics()

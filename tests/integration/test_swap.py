@@ -76,7 +76,7 @@ def engine(checkpoint, lab) -> Iterator[pageant.Engine]:
 
 @pytest.fixture(scope="module")
 def right(engine) -> list[pageant.RequestOutput]:
-    """What all requests are undisturbed."""
+    """Return the outputs of all requests undisturbed."""
     return asyncio.run(undisturbed(engine, ASKED))
 
 

@@ -1,4 +1,4 @@
-"""What a model thinks ends after exactly so many tokens, whatever happens to the request; it goes on as if it had ended
+"""Thoughts of a model end after exactly so many tokens, whatever happens to the request; it goes on as if it had ended
 its thoughts itself."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def ids(llm):
 
 @pytest.fixture(scope="module")
 def right(checkpoint, ids):
-    """What transformers says: thoughts, the mark that ends them, and what follows on that."""
+    """Return what transformers says: thoughts, the mark that ends them, and what follows on that."""
 
     def tokens(prompt, budget, length=LENGTH):
         thoughts = checkpoint.greedy(prompt, budget) if budget else []

@@ -22,7 +22,7 @@ OF_WHOLE_NUMBERS = [level for level in LEVELS if "-mavx512vnni" in compiler_flag
 
 
 def in_eight_bits(x: Tensor) -> Tensor:
-    """What x is rounded to there, [rows, inputs], float64: each 32 numbers by the least power of two by which none is
+    """Return what x is rounded to, float64 [rows, inputs]: each 32 numbers by the least power of two by which none is
     more than 127.
     """
     groups = F.pad(x.double(), (0, -x.shape[1] % 32)).unflatten(1, (-1, 32))

@@ -136,7 +136,7 @@ def make_inputs(
 
 
 def blocks_for(lengths: list[tuple[int, int]], block_size: int) -> int:
-    """As many as hold the contexts, and some that are no one's."""
+    """Return as many blocks as hold the contexts, and some that are no one's."""
     return sum(-(-context // block_size) for _, context in lengths) + 5
 
 

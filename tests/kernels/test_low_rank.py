@@ -1,4 +1,4 @@
-"""What adapters add to products, by each backend of a CPU."""
+"""Additions of adapters to products, by each backend of a CPU."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_rms_norm_is_that_of_transformers(
 
 
 def test_rms_norm_in_bfloat16_rounds_before_the_weight(backend: Kernels) -> None:
-    """Up to a rare last bit of the root, which may move a rounding."""
+    """Compare up to a rare last bit of the root, which may move a rounding."""
     x, weight = torch.randn(50, 64).bfloat16(), torch.rand(64).bfloat16()
     normed = x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()
     expected = (normed.bfloat16().float() * weight.float()).bfloat16()
@@ -67,7 +67,7 @@ def test_wide_rms_norm_rounds_after_the_weight_as_gemma_and_olmo_do(
 
 
 def test_wide_rms_norm_in_bfloat16_rounds_once(backend: Kernels) -> None:
-    """Up to a rare last bit of the root, which may move a rounding."""
+    """Compare up to a rare last bit of the root, which may move a rounding."""
     x, weight = torch.randn(50, 64).bfloat16(), torch.rand(64) + 1
     exact = x.double() * (x.double().square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight.double()
     assert (backend.wide_rms_norm(x, weight, 1e-6) == exact.bfloat16()).float().mean() > 0.99

@@ -155,7 +155,7 @@ class OneDevice(TorchDispatchMode):
 
 @pytest.mark.parametrize("bits", BITS)
 def test_all_of_it_is_done_on_the_weights_own_device(bits: Bits) -> None:
-    """As it must be where a CUDA graph is captured. (`meta` is a device that is not the host's.)"""
+    """Compute on the device, as must be where a CUDA graph is captured. (`meta` is a device that is not the host's.)"""
     weight = torch.empty(50, 100, device="meta")
     room = empty_quantized((50, 100), bits, "meta")
     token_ids = torch.empty(7, dtype=torch.int64, device="meta")

@@ -32,7 +32,7 @@ def chi_squared(tokens: Tensor, probabilities: Tensor) -> float:
 
 
 def critical_value(degrees: int) -> float:
-    """Of chi-squared at p = 1e-4 (Wilson and Hilferty's approximation): 3.719 is the normal's."""
+    """Return chi-squared at p = 1e-4 (Wilson and Hilferty's approximation): 3.719 is the normal's."""
     spread = 2 / (9 * degrees)
     return degrees * (1 - spread + 3.719 * math.sqrt(spread)) ** 3
 
@@ -98,7 +98,7 @@ def test_tokens_follow_the_filtered_softmax(
 
 
 def flat_logits(generator: torch.Generator) -> Tensor:
-    """Up to 40 logits that differ by 1.4 at most; many are ties, or equal in their leading bits."""
+    """Return up to 40 logits that differ by 1.4 at most; many are ties, or equal in their leading bits."""
 
     def some(*values: float) -> float:
         return values[int(torch.randint(len(values), (), generator=generator))]
@@ -114,7 +114,7 @@ def flat_logits(generator: torch.Generator) -> Tensor:
 def test_what_is_drawn_is_all_that_the_filters_leave_and_nothing_else(
     backend: Kernels, make_params: ParamsMaker, filters: str
 ) -> None:
-    """Of flat distributions so much is drawn that each token comes up: one too many or too few shows.
+    """Draw so much of flat distributions that each token comes up: one too many or too few shows.
 
     Edges lie between the shares and ratios of the tokens themselves, where rounding does not reach them.
     """

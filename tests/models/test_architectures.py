@@ -1,4 +1,4 @@
-"""What each family reads from its config.json, what it refuses, and the names that older exports use."""
+"""Families: what each reads from its config.json, what it refuses, and the names that older exports use."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_phi_3s_long_rotation_had_other_names(spec: Callable[..., DecoderSpec]) 
 
 
 def test_olmo_3_before_transformers_5_reads_as_it_does_now(spec: Callable[..., DecoderSpec]) -> None:
-    """Its scaling is for the layers without a window alone."""
+    """Scale the layers without a window alone."""
     scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
     old = spec("olmo3", rope_parameters=GONE, rope_theta=5e4, rope_scaling=scaling, layer_types=GONE)
     ropes = [layer.rope for layer in old.layers]

@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself, and what is said about one that is not whole."""
+"""Checkpoints: what one says about itself, and what is said about one that is not whole."""
 
 from __future__ import annotations
 

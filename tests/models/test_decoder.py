@@ -1,4 +1,4 @@
-"""Our decoder against transformers' own, on the same random weights."""
+"""Decoder against transformers' own, on the same random weights."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_nobody_reads_is_missing_nowhere(any_model: Any, pages: Any, backen
 def test_long_rotation_is_chosen_by_what_is_served(
     family: Callable[[str], Any], pages: Any, served: int, length: int
 ) -> None:
-    """Up to 48 positions transformers uses the short factors, beyond them the long ones."""
+    """Serve up to 48 positions, for which transformers uses the short factors, and beyond, with the long ones."""
     model = family("phi3_long")
     run = pages(model.load(max_model_len=served))
     logits = torch.cat([run.step({"a": chunk})["a"] for chunk in (PROMPT[:13], PROMPT[13:length])])
@@ -146,7 +146,7 @@ def test_long_rotation_is_chosen_by_what_is_served(
 def test_an_engine_for_long_texts_rotates_short_ones_the_same(
     family: Callable[[str], Any], pages: Any
 ) -> None:
-    """So that a text that grows past the original context goes on as it began."""
+    """Rotate the same, so that a text that grows past the original context goes on as it began."""
     run = pages(family("phi3_long").load())
     short = run.step({"a": PROMPT[:20]})["a"]
     whole = run.step({"b": PROMPT})["b"]

@@ -1,4 +1,4 @@
-"""Which layers share blocks."""
+"""Groups of layers that share blocks."""
 
 from __future__ import annotations
 

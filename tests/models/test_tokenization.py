@@ -49,7 +49,7 @@ LLAMA3_SPLIT = (
 
 
 def byte_level() -> Tokenizer:
-    """As in Llama 3 and Qwen, without a post-processor."""
+    """Return a tokenizer as in Llama 3 and Qwen, without a post-processor."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -83,7 +83,7 @@ def byte_level_with_bos() -> Tokenizer:
 
 
 def byte_fallback() -> Tokenizer:
-    """As in Llama 2: sentencepiece's blanks, unknown characters as bytes, bos in front."""
+    """Return a tokenizer as in Llama 2: sentencepiece's blanks, unknown characters as bytes, bos in front."""
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Metaspace()
     learner.train_from_iterator(CORPUS[:3], trainers.BpeTrainer(vocab_size=300, show_progress=False))
@@ -219,7 +219,7 @@ def test_a_checkpoint_without_tokenizer_json_is_converted_by_transformers(tmp_pa
 
 
 def leaves_the_interpreter(call: Callable[[], object]) -> bool:
-    """Whether this thread was seen to do something between the beginning and the end of another one's call."""
+    """Tell whether this thread was seen to do something between the beginning and the end of another one's call."""
     done: list[None] = []
     thread = threading.Thread(target=lambda: (call(), done.append(None)))
     interval = sys.getswitchinterval()

@@ -1,4 +1,4 @@
-"""What a message is, and what arrays in it are."""
+"""Messages, and arrays in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which features a request needs."""
+"""Features that a request needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which drafts were right, beside a walk that looks at one row at a time."""
+"""Verdicts on drafts, beside a walk that looks at one row at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKENS = st.integers(0, 2)
 
 @st.composite
 def rows(draw, trees: bool):
-    """Of each row: drafts, parents, and what was drawn at its places."""
+    """Strategy of rows: drafts, parents, and what was drawn at their places."""
     found = []
     for count in draw(st.lists(st.integers(0, 5), min_size=1, max_size=4)):
         parents = [draw(st.integers(-1, index - 1)) if trees else index - 1 for index in range(count)]

@@ -67,7 +67,7 @@ class Server:
 
 @pytest.fixture
 def wire():
-    """How a server speaks: `async with wire.serving(answer) as (server, url)`, and the bytes to answer with."""
+    """Wire of a server: `async with wire.serving(answer) as (server, url)`, and the bytes to answer with."""
 
     @asynccontextmanager
     async def serving(answer):

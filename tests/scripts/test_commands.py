@@ -1,4 +1,4 @@
-"""What commands say of what they cannot do."""
+"""Messages of commands about what they cannot do."""
 
 from __future__ import annotations
 

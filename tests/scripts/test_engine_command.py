@@ -23,7 +23,7 @@ MODEL = str(DEMO_MODEL)
 
 @pytest.fixture
 def served(monkeypatch):
-    """What `pageant serve` would serve, not started: its session."""
+    """Return the session that `pageant serve` would serve, not started."""
 
     def build(*line):
         found = []

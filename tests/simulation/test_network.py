@@ -1,4 +1,4 @@
-"""What the simulated network does to what is sent, and what it never does."""
+"""Simulated network: what it does to what is sent, and what it never does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 0.5
 
 
 class Taker:
-    """What came, and when."""
+    """Taker of what came, and when."""
 
     def __init__(self, loop):
         self._loop = loop
@@ -60,7 +60,7 @@ class Pair:
         self.loop.run(asyncio.sleep(seconds))
 
     def waited(self, name):
-        """After how long each envelope came."""
+        """Return after how long each envelope came."""
         return [pytest.approx(time - self.began, abs=1e-9) for time in self.takers[name].times]
 
 

@@ -43,7 +43,7 @@ JOBS = min(4, len(os.sched_getaffinity(0)))
 
 @pytest.fixture(scope="module")
 def first() -> Callable[[int], list[Ran]]:
-    """What came of the first so many seeds, each run once."""
+    """Return what came of the first so many seeds, each run once."""
     running, done = run_seeds(SEEDS, JOBS), []
 
     def first(count: int) -> list[Ran]:

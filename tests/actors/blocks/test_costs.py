@@ -1,4 +1,4 @@
-"""Whether a block is moved or computed again."""
+"""Costs decide whether a block is moved or computed again."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who follows the blocks knows at any time which there are."""
+"""Followers of blocks know at any time which there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With windows, a sequence holds what they reach, and begins wherever that is cached."""
+"""Sequences with windows hold what these reach, and begin wherever that is cached."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_what_is_filed_is_found_the_newest_first(moves: list[tuple[int, bytes]])
 
 
 def gone_through(root: object) -> int:
-    """How many objects the garbage collector goes through for `root`, without what is shared: types."""
+    """Return how many objects the garbage collector goes through for `root`, without what is shared: types."""
     seen, waiting = {id(root)}, [root]
     tracked = 0
     while waiting:

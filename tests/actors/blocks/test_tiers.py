@@ -1,4 +1,4 @@
-"""What is evicted from the device comes back from the host."""
+"""Blocks that are evicted from the device come back from the host."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_slots_that_are_read_in_an_exchange_are_not_written_in_it():
 
 
 def test_no_block_is_restored_that_the_same_plan_copies_from():
-    """With all blocks but one in use, the block that is copied from is the one to be had."""
+    """Leave one block to be had, which is the one that is copied from."""
     manager = make(num_blocks=4)
     manager.assign(admit=[(1, range(4))])
     manager.assign(freed=[1], admit=[(2, range(20, 36))])  # the first is below now

@@ -1,4 +1,4 @@
-"""What people see while they wait: a bar on standard error, and nothing else."""
+"""Progress for people who wait: a bar on standard error, and nothing else."""
 
 from __future__ import annotations
 

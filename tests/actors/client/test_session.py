@@ -1,4 +1,4 @@
-"""How requests are handed from a user's thread to the node's."""
+"""Requests are handed from a user's thread to the node's."""
 
 from __future__ import annotations
 

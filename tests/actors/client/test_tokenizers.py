@@ -1,4 +1,4 @@
-"""Where a topology's tokenizer and chat template come from."""
+"""Sources of a topology's tokenizer and chat template."""
 
 import pytest
 

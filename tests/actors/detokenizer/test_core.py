@@ -123,7 +123,7 @@ def draw_case(data: st.DataObject, kind: Kind, skip_special_tokens: bool) -> Cas
 
 
 def first_stop(case: Case, stops: Sequence[str], min_tokens: int) -> tuple[int, StopMatch] | None:
-    """By trying everything: the end of the first match in the text, and the match."""
+    """Return the end of the first match in the text, and the match, by trying everything."""
     available = 0
     for num_tokens, length in enumerate(case.lengths, start=1):
         for end in range(available + 1, length + 1):

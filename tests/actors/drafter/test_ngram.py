@@ -27,7 +27,7 @@ def propose(drafter, new, wanted):
 
 
 def expected(tokens, wanted):
-    """By the words of the module: a scan."""
+    """Return the drafts by the words of the module: a scan."""
     ends = [i for i in range(len(tokens) - 2, 0, -1) if tokens[i - 1 : i + 1] == tokens[-2:]][:_CANDIDATES]
 
     def equal(end):
@@ -68,7 +68,7 @@ def test_it_proposes_what_a_scan_finds(data):
 
 
 def _follows(tokens, drafts):
-    """Whether the drafts followed these last two tokens somewhere."""
+    """Tell whether the drafts followed these last two tokens somewhere."""
     ends = [i for i in range(1, len(tokens) - 1) if tokens[i - 1 : i + 1] == tokens[-2:]]
     return any(
         drafts == [tokens[end + 1 + ahead % (len(tokens) - 1 - end)] for ahead in range(len(drafts))]

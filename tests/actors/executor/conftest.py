@@ -26,7 +26,7 @@ def demo():
 
 @pytest.fixture
 def options():
-    """Of a runner that is to generate."""
+    """Return the options of a runner that is to generate."""
     return {
         "dtype": "float32",
         "device": "cpu",

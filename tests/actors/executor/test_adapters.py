@@ -1,4 +1,4 @@
-"""Which adapters rows have, when some come and go between plans."""
+"""Adapters of rows, when some come and go between plans."""
 
 from __future__ import annotations
 

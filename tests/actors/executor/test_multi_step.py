@@ -27,7 +27,7 @@ PROMPT = (10, 11, 12)
 
 
 class Drew:
-    """What a step drew."""
+    """Tokens that a step drew."""
 
     def __init__(self, token_ids: list[int], ready: bool) -> None:
         self.ready = ready

@@ -1,4 +1,4 @@
-"""How long a step may take."""
+"""Time that a step may take."""
 
 from __future__ import annotations
 

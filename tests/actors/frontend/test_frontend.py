@@ -28,7 +28,7 @@ MODEL = ServedModel(
 
 
 class Sink:
-    """What a user hears of one request."""
+    """Sink that keeps what a user hears of one request."""
 
     def __init__(self):
         self.hub = self

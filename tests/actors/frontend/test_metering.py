@@ -5,7 +5,7 @@ from pageant.protocol.serving import Finished
 
 
 def seen(metering, name):
-    """How many values, and their sum."""
+    """Return the number of values, and their sum."""
     counts = metering.histograms()[name]
     return sum(counts.counts), round(counts.sum, 9)
 

@@ -1,4 +1,4 @@
-"""Who is asked again and alone, against an actor that dies of some of what it is asked."""
+"""Trials of an actor that dies of some of what it is asked: who is asked again, and alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests ask for becomes grammars that allow it and nothing else, or is refused with a reason."""
+"""Constraints become grammars that allow what requests ask for and nothing else, or are refused with a reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAGS = {
 
 
 def takes(matcher, tokenization, text: str) -> bool:
-    """Whether a text is allowed, and whole."""
+    """Tell whether a text is allowed, and whole."""
     matcher = matcher.deep_copy()
     ids = tokenization.encode(text, add_special_tokens=False)
     return matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()

@@ -54,7 +54,7 @@ class Followed:
             self.draw(**{f"_{number}": token})
 
     def draft(self, **drafts):
-        """What may follow along drafts, by sequence: a set for each place."""
+        """Return what may follow along drafts, by sequence: a set for each place."""
         numbers = [int(name[1:]) for name in drafts]
         positions, counts = [self.positions[number] for number in numbers], map(len, drafts.values())
         masks = self.guides.draft_masks(
@@ -222,7 +222,7 @@ def test_twins_are_told_the_same_as_each_would_be_alone(guides, compiler, vocab_
 
 
 def test_a_twin_with_several_tokens_at_once_leaves_the_others(guides, compiler, spell):
-    """As when drafts were right."""
+    """Accept several tokens at once, as when drafts were right."""
     grammar = compiler.compile(Asked(regex="abc|abd|ae"))
     followed = Followed(guides, here=True)
     followed.open_together((1, 2, 3), grammar)

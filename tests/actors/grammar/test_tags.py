@@ -25,7 +25,7 @@ def const(value):
 
 @pytest.fixture
 def takes(compiler, tokenization):
-    """Whether a tree's grammar allows a text, and whole."""
+    """Tell whether a tree's grammar allows a text, and whole."""
     grammars = {}
 
     def judge(tree, text) -> bool:
@@ -130,7 +130,7 @@ ELSEWHERE = {  # the same arguments
 
 
 def written(form, calls) -> str:
-    """As a model writes calls."""
+    """Return calls as a model writes them."""
 
     def one(name, arguments):
         shown = ELSEWHERE.get(form.arguments, {}).get(arguments, arguments)

@@ -16,7 +16,7 @@ from pageant.actors.http.streams import (
 
 
 class Connection:
-    """What ASGI gives a response: `sent` has its bodies; `leave` and `stop_reading` are the client's."""
+    """Connection that ASGI gives a response: `sent` has its bodies; `leave` and `stop_reading` are the client's."""
 
     def __init__(self):
         self.sent, self.left, self.reads, self.aborted = [], asyncio.Event(), asyncio.Event(), False

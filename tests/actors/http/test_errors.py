@@ -1,4 +1,4 @@
-"""What clients are told of errors, and what not."""
+"""Errors as clients are told of them, and what they are not told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks for an engine's health at the same time shares a question, and each has its own time."""
+"""Questions for an engine's health at the same time are one, and each asker has its own time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SERVED = SimpleNamespace(replica="", adapter=None, limits=LIMITS)
 
 
 class Service:
-    """It begins probes, and knows which of them are open."""
+    """Service that begins probes, and knows which of them are open."""
 
     def __init__(self):
         self.models, self.open, self.num_begun = {"m": SERVED}, set(), 0
@@ -42,7 +42,7 @@ def health(service):
 
 
 async def ask(health):
-    """Somebody who waits for the answer."""
+    """Ask for the health, and wait for the answer."""
     asker = asyncio.ensure_future(health.check(60))
     await asyncio.sleep(0)
     return asker

@@ -1,4 +1,4 @@
-"""How an answer's pieces reach its client: at once where they can, and by the stream's own task where not."""
+"""Pieces of an answer reach its client at once where they can, and by the stream's own task where not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose share a request takes: a key's, or that of the user whom it names."""
+"""Tenants: a request takes the share of a key, or that of the user whom it names."""
 
 from __future__ import annotations
 

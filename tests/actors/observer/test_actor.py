@@ -1,4 +1,4 @@
-"""Whom the observer asks, and what it makes of no answer."""
+"""Observer: whom it asks, and what it makes of no answer."""
 
 from types import SimpleNamespace
 

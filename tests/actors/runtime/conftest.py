@@ -43,13 +43,13 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 @pytest.fixture(params=TRANSPORTS)
 def transport(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Same node; same node through the codec; another process over ipc; over tcp on loopback."""
+    """Transports: same node; same node through the codec; another process over ipc; over tcp on loopback."""
     return TRANSPORTS[request.param]
 
 
 @pytest.fixture
 def children() -> Callable[[], list[psutil.Process]]:
-    """This process's children and theirs, but for those that were there before the test, such as the one that looks
+    """Processes below this one, but for those that were there before the test, such as the one that looks
     after the semaphores of a pool of processes."""
     before = set(psutil.Process().children(recursive=True))
     return lambda: [child for child in psutil.Process().children(recursive=True) if child not in before]

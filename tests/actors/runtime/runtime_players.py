@@ -79,7 +79,7 @@ class Log(Message, frozen=True, kw_only=True):
 
 
 class GetLog(Request[Log], frozen=True, kw_only=True):
-    """What happened so far."""
+    """Question for what happened so far."""
 
 
 class Until(Request[Log], frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class WhereAmI(Request[Pong], frozen=True, kw_only=True):
 
 
 class Unheard(Request[Pong], frozen=True, kw_only=True):
-    """Nobody takes this."""
+    """Message that nobody takes."""
 
 
 class Echo(Actor):

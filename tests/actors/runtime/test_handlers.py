@@ -1,4 +1,4 @@
-"""What is refused when an actor class is defined, and what its table holds."""
+"""Actor classes: what is refused when one is defined, and what its table holds."""
 
 from __future__ import annotations
 

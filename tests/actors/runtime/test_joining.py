@@ -242,7 +242,7 @@ async def test_nobody_there_is_no_answer_and_may_be_tried_again(links, monkeypat
 
 
 class Cable:
-    """Between a node and whoever connects to it."""
+    """Cable between a node and whoever connects to it."""
 
     def __init__(self, endpoint: str) -> None:
         self._port = int(endpoint.rpartition(":")[2])

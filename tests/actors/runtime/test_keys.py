@@ -1,4 +1,4 @@
-"""Who has the topology's key joins it over TCP; others are turned away, and nothing of them is heard."""
+"""Keys: a node with the topology's joins it over TCP; others are turned away, and nothing of them is heard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where actors live when nobody said."""
+"""Placement of actors when nobody said where they live."""
 
 from __future__ import annotations
 

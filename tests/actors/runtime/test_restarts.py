@@ -287,7 +287,7 @@ def test_directories_are_numbered(core):
 
 
 def impatient() -> Supervision:
-    """Everybody is up; processes are suspected after 5 s."""
+    """Supervision in which everybody is up; processes are suspected after 5 s."""
     core = Supervision("root", "ipc://root", NODES, ACTORS, LIMITS, LeaseTerms(heartbeat=1.0, suspicion=5.0))
     core.begin(0.0)
     core.node_joined("apart", 1, "ipc://a", 0.0)
@@ -349,7 +349,7 @@ def test_a_guest_that_is_not_heard_of_is_gone_until_it_comes_again():
 
 
 class Supervised(RuleBasedStateMachine):
-    """Anything may happen at any time, and be told late, twice or not at all."""
+    """State machine in which anything may happen at any time, and be told late, twice or not at all."""
 
     def __init__(self) -> None:
         super().__init__()

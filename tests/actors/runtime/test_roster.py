@@ -1,4 +1,4 @@
-"""What `pageant ps` reads."""
+"""Roster that `pageant ps` reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""A whole play without a network, a clock or a model: the real scheduler, block manager and executor, with
-their messages delivered in any order that is FIFO per sender and receiver, and a model whose next token is a
-known function of the prefix. What must always hold is checked after every message."""
+"""A whole play without a network, a clock or a model: the real scheduler, block manager and executor.
+
+Their messages are delivered in any order that is FIFO per sender and receiver. The model's next token is a known
+function of the prefix. What must always hold is checked after every message.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def follow(prefix: int, token: int) -> int:
 
 
 def next_token(prefix: int, forbidden: tuple[int, ...] = ()) -> int:
-    """What the model says after a prefix."""
+    """Return what the model says after a prefix."""
     token = (prefix >> 17) % VOCABULARY
     while token in forbidden:
         token = (token + 1) % VOCABULARY
@@ -97,7 +99,7 @@ class Setting:
 
 @dataclass(eq=False)
 class Request:
-    """What a user asked for, what is right, and what came."""
+    """Request of a user: what was asked for, what is right, and what came."""
 
     submit: Submit
     right: list[int]
@@ -371,7 +373,7 @@ class FrontendStub:
 
 
 class Cell:
-    """What an actor sees of its node."""
+    """Cell as an actor sees it."""
 
     def __init__(self, play: Play, name: str, incarnation: int) -> None:
         self.node, self.name, self.incarnation = play, name, incarnation
@@ -385,14 +387,14 @@ class Cell:
 
 
 class Unwatched(Executor):
-    """Nothing hangs in a play, and its clock does not wake anybody."""
+    """Clock of a play, in which nothing hangs, and which does not wake anybody."""
 
     async def _watch_steps(self) -> None:
         return
 
 
 class Offloaded(NamedTuple):
-    """What a thread is to do, and whose: those of one thread come in order."""
+    """Call that a thread is to make, and whose thread: those of one thread come in order."""
 
     call: Any
     thread: tuple[Cell, str] | None
@@ -620,7 +622,7 @@ class Play:
         return [key for key, channel in self.channels.items() if channel and not self._is_early(*key)]
 
     def _is_early(self, source: str, target: str) -> bool:
-        """Whether the next message is of a life that its receiver's node has not heard of yet."""
+        """Tell whether the next message is of a life that its receiver's node has not heard of yet."""
         watched = source in self.watching.get(target, ())
         return watched and self.channels[(source, target)][0][1] > self.views.get((target, source), 0)
 
@@ -660,7 +662,7 @@ class Play:
         return True
 
     def _next_work(self) -> list[tuple[Cell, Any, Any]]:
-        """Of one thread, what it was given first."""
+        """Return for each thread what it was given first."""
         found: dict[Any, tuple[Cell, Any, Any]] = {}
         for entry in self.work:
             found.setdefault(entry[2].thread or id(entry), entry)
@@ -718,7 +720,7 @@ class Play:
     # Operators.
 
     def pause(self, mode: PauseMode | None, *, release: bool = False) -> None:
-        """Somebody pauses, or lets the scheduler go on, as the lifecycle actor does."""
+        """Pause the scheduler, or let it go on, as the lifecycle actor does."""
         self.paused = mode
         for request in self.requests.values():
             request.may_abort |= mode == "abort"
@@ -727,7 +729,7 @@ class Play:
             self._put(SUPERVISOR, SCHEDULER, message)
 
     def reset_prefixes(self) -> None:
-        """Somebody has all cached prefixes forgotten."""
+        """Have all cached prefixes forgotten."""
         if BLOCKS in self.cells:
             self._put(SUPERVISOR, BLOCKS, ResetPrefixCache(below=self.random.random() < 0.5))
             self.seen["resets"] += 1
@@ -826,7 +828,7 @@ class Play:
                 assert len(set(places)) == 1 and places[0][1] is not None, f"block {block} has two owners"
 
     def check_rest(self) -> None:
-        """Nothing is left of anything."""
+        """Check that nothing is left of anything."""
         for request in self.requests.values():
             assert request.ended, f"{request.submit.request_id} never ended"
         core, allocation = self.core, self.allocation
@@ -850,7 +852,7 @@ class Play:
 
 
 def in_last_step(core: SchedulerCore, request: Any) -> bool:
-    """Whether the token that is being drawn ends the request by its length."""
+    """Tell whether the token that is being drawn ends the request by its length."""
     pending = 0 if request.row is None else int(core.requests.running._num_pending[request.row])
     return bool(pending) and request.num_tokens + pending == request.max_total
 
@@ -894,7 +896,7 @@ class Script:
         )
 
     def abort(self) -> None:
-        """Somebody gives up: a request of a random kind, so that each kind is met often."""
+        """Abort a request of a random kind, so that each kind is met often."""
         play = self.play
         if SCHEDULER not in play.cells:
             return

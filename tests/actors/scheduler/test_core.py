@@ -1059,7 +1059,7 @@ def test_two_that_kill_their_executor_are_both_found():
 
 
 def compute_some(scene, count):
-    """So many steps; the next plan is out when it returns."""
+    """Compute so many steps; the next plan is out when it returns."""
     while count >= 0 and scene.core.num_running + scene.core.num_waiting:
         for target, message in scene.core.take_outbox():
             if target == BLOCKS:
@@ -1206,7 +1206,7 @@ def test_of_what_was_not_computed_nothing_is_found_by_others():
 
 
 def test_who_ends_with_the_last_token_of_a_plan_leaves_no_block_that_the_next_was_to_fill():
-    """Of two requests one ends in the first steps, and the other with the last of a plan, which the executor takes for
+    """End one of two requests in the first steps, and the other with the last of a plan. The executor takes that for
     the end of all: the plan that continues it is not computed, nor then the token that was drawn last."""
     scene = several(num_blocks=40)
     scene.submit("a", [5, 6], ignore_eos=False, max_tokens=30, **FINAL)

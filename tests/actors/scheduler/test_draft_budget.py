@@ -1,4 +1,4 @@
-"""How many drafts rows get: many where they are right and cheap, none where they are wrong or dear."""
+"""Budgets of drafts: many where they are right and cheap, none where they are wrong or dear."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_more_a_draft_costs_the_fewer_there_are():
 
 
 def turn(found: DraftBudget, row: int = 0) -> tuple[int, bool]:
-    """What a row gets in a step, and whether it is tried."""
+    """Return what a row gets in a step, and whether it is tried."""
     found.stepped(1, 0.02)
     (count,) = found.wanted(int32([row]))
     return int(count), not count and bool(found.due(int32([row]))[0])

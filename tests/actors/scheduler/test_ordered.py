@@ -11,7 +11,7 @@ from pageant.actors.scheduler.ordered import Ordered
 
 
 def request(key):
-    """Those of the same third have keys that begin alike."""
+    """Make a request. Those of the same third have keys that begin alike."""
     return SimpleNamespace(key=(float(key // 3), key), serial=key)
 
 

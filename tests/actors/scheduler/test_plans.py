@@ -1,4 +1,4 @@
-"""From grants to a plan, by columns."""
+"""Plans are made from grants, by columns."""
 
 from pageant.actors.scheduler.plans import admissions, build_plan
 from pageant.actors.scheduler.request import ScheduledRequest

@@ -1,4 +1,4 @@
-"""Nothing leaks: thousands of random requests, aborts, stops, preemptions and deaths, in any order."""
+"""Play of thousands of random requests, aborts, stops, preemptions and deaths, in any order: nothing leaks."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_long_prompts_wait_while_there_is_no_room_for_another_and_others_go_past
 
 
 class Had:
-    """What each tenant has had."""
+    """Shares that each tenant has had."""
 
     def __init__(self, **had):
         self.had = had

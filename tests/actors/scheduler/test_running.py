@@ -34,7 +34,7 @@ def running():
 
 
 def admitted(running, *requests, cached=0):
-    """They leave the step that admitted them without having computed anything."""
+    """Return requests that leave the step that admitted them without having computed anything."""
     for one in requests:
         running.admit(one, cached)
     rows = [one.row for one in requests]

@@ -88,7 +88,7 @@ def chat(client, text):
 
 
 def response(client, text):
-    """The same of a response."""
+    """Accumulate a response."""
     asked = {"input": told(text), "tools": FLAT, "max_output_tokens": 200, **MODEL}
     with client.responses.stream(**asked) as stream:
         events = [event.type for event in stream]
@@ -97,7 +97,7 @@ def response(client, text):
 
 
 def message(claude, text):
-    """The same of a message."""
+    """Accumulate a message."""
     asked = {"messages": [{"role": "user", "content": told(text)}], "tools": CLAUDES, "max_tokens": 200}
     asked |= {"model": "demo", "extra_body": {"temperature": 0}}
     with claude.messages.stream(**asked) as stream:
@@ -139,7 +139,7 @@ APIS = {
 
 
 def once(kinds):
-    """Without what repeats the event, or the two or three events, before it: how many there are is a matter of time."""
+    """Leave out what repeats the event, or the two or three events, before it: their number is a matter of time."""
     found = []
     for kind in kinds:
         found.append(kind)
@@ -220,7 +220,7 @@ def test_an_error_in_the_midst_of_a_stream_reaches_each_client_in_its_own_way(cl
 
 
 def run_node(client, says, **more):
-    """What Node's accumulators make of what the model says. Their packages are installed by hand: see node/."""
+    """Return what Node's accumulators make of what the model says. Their packages are installed by hand: see node/."""
     if shutil.which("node") is None or not (NODE / "node_modules").is_dir():
         pytest.skip("node's packages are not installed: npm ci --prefix tests/integration/serving/node")
     tools = {"chat": NESTED, "responses": FLAT, "messages": CLAUDES}

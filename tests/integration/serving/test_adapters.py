@@ -26,7 +26,7 @@ def adapter(checkpoint, save_adapter):
 
 @pytest.fixture(scope="module")
 def right(checkpoint, adapter):
-    """What transformers says, by the models' names."""
+    """Return what transformers says, by the models' names."""
     kind = type(checkpoint)
     models = {"base": checkpoint.model, "tuned": adapter.merged}
     return {name: kind(checkpoint.path, model, 0).greedy(PROMPT, LENGTH) for name, model in models.items()}

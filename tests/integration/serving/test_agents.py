@@ -1,4 +1,4 @@
-"""What agents send, on a model that does what its prompt says: tools of all kinds, histories, reasoning, templates."""
+"""Requests of agents, to a model that does what its prompt says: tools, histories, reasoning, templates."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MODEL = {"model": "demo", "temperature": 0}
 
 @pytest.fixture(scope="module")
 def right(llm):
-    """What the engine itself answers."""
+    """Return what the engine itself answers."""
     right = llm.chat([QUESTION], pageant.SamplingParams(temperature=0.0, max_tokens=400))[0]
     assert right.outputs[0].finish_reason == "stop"  # which clients take for success
     return right

@@ -62,7 +62,7 @@ def test_requests_of_a_frontend_that_is_gone_are_aborted_and_their_blocks_freed(
 
 
 def listed(pid: int) -> dict:
-    """What `pageant ps` says of the topology that a process started."""
+    """Return what `pageant ps` says of the topology that a process started."""
     shown = subprocess.run([*PAGEANT, "ps", "--json"], capture_output=True, check=True).stdout
     return next(one for one in json.loads(shown) if one["pid"] == pid)
 

@@ -1,4 +1,4 @@
-"""What attackers and broken clients send. After each, a normal request gets the right tokens."""
+"""Requests of attackers and broken clients. After each, a normal request gets the right tokens."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_bodies_that_are_not_what_they_should_be(http, path, body):
 
 
 def exchange(url, data, seconds=30):
-    """What the server says to bytes of any kind, until it closes or falls silent."""
+    """Return what the server says to bytes of any kind, until it closes or falls silent."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=seconds) as connection:
         received = b""

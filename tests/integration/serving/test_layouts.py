@@ -1,4 +1,4 @@
-"""Where HTTP servers live, and how many of them there are."""
+"""Layouts of HTTP servers: where they live, and how many of them there are."""
 
 from __future__ import annotations
 

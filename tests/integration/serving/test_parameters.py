@@ -1,4 +1,4 @@
-"""What completions and chats can be asked for, beside what the engine itself answers."""
+"""Parameters of completions and chats, beside what the engine itself answers."""
 
 from __future__ import annotations
 

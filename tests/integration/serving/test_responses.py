@@ -17,7 +17,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 @pytest.fixture(scope="module")
 def right(llm):
-    """What the engine itself answers, with log-probabilities."""
+    """Return what the engine itself answers, with log-probabilities."""
     question = [{"role": "user", "content": ASKED["input"]}]
     return llm.chat([question], pageant.SamplingParams(temperature=0.0, max_tokens=12, logprobs=2))[
         0

@@ -29,7 +29,7 @@ def adapter(checkpoint, save_adapter):
 
 @pytest.fixture(scope="module")
 def right(checkpoint, adapter):
-    """What transformers says, with the adapter and without."""
+    """Return what transformers says, with the adapter and without."""
     merged = type(checkpoint)(checkpoint.path, adapter.merged, 0)
     return {"base": checkpoint.greedy(PROMPT, LENGTH), "tuned": merged.greedy(PROMPT, LENGTH)}
 

@@ -100,7 +100,7 @@ def test_the_engine_itself_speaks_to_the_first(both):
 
 
 def test_the_death_of_an_executor_is_felt_by_its_own_model_alone(both, http):
-    """Its streams pause, and go on with the tokens that they would have had."""
+    """Kill one model's executor: its streams pause, and go on with the tokens that they would have had."""
     long = {"max_tokens": 200}
     right = ask(http, "demo", **long).json()["choices"][0]["text"]
     executor = both._cluster.node.cells["demo/executor/0"]

@@ -68,7 +68,7 @@ class Collector:
 
 
 def attributes(of: dict) -> dict:
-    """As a mapping."""
+    """Return the attributes as a mapping."""
     return {one["key"]: next(iter(one["value"].values())) for one in of["attributes"]}
 
 

@@ -57,7 +57,7 @@ def test_linear(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 3, 150])
 def test_linear_of_columns_and_of_parts_of_rows(cpu: CpuKernels, rows: int, dtype: torch.dtype) -> None:
-    """What lies in memory otherwise than a checkpoint has it is taken for what it is."""
+    """Weights that lie in memory otherwise than a checkpoint has them are taken for what they are."""
     x, weight = numbers(rows, 70, dtype=dtype, seed=1), numbers(33, 70, dtype=dtype, seed=2)
     for other_x in (x, x.T.contiguous().T):
         for other_weight in (weight, weight.T.contiguous().T, numbers(33, 90, dtype=dtype, seed=3)[:, :70]):
@@ -69,7 +69,7 @@ def test_linear_of_columns_and_of_parts_of_rows(cpu: CpuKernels, rows: int, dtyp
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_linear_of_rows_that_lie_within_each_other(leveled: CpuKernels, dtype: torch.dtype) -> None:
-    """As those of a column that was turned do, and of one row that stands for many."""
+    """Multiply rows like those of a column that was turned, and like one row that stands for many."""
     column, row = numbers(70, 1, dtype=dtype, seed=1), numbers(1, 70, dtype=dtype, seed=2)
     for weight in (column.T, row.expand(5, 70), row.expand(21, 70)):
         ours = min(9, leveled.rows_own_max[dtype])  # torch's bits go by how rows lie
@@ -139,7 +139,7 @@ class Heads:
         self.slots = torch.randperm(40, generator=generator)[:tokens]
 
     def run(self, kernels: ReferenceKernels, table: Tensor | None, norms: HeadNorms | None) -> list[Tensor]:
-        """What the queries and the caches are afterwards."""
+        """Return the queries and the caches afterwards."""
         heads = self.query, self.key, self.value
         kernels.rope_and_write_kv(*heads, table, self.positions, *self.caches, self.slots, norms)
         return [self.query, *self.caches]
@@ -301,7 +301,7 @@ def test_the_same_tokens_are_drawn_where_a_row_is_shared_by_threads(
     make_draws: Callable[..., tuple[Tensor, SamplingTensors]],
     rows: int,
 ) -> None:
-    """As it is where rows are fewer than threads, and a vocabulary is large; ties lie in several threads' parts."""
+    """Share a row where rows are fewer than threads, and a vocabulary is large; ties lie in several threads' parts."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     for seed in range(20):

@@ -182,7 +182,7 @@ def test_a_library_that_the_system_gives_no_leave_to_is_refused(
 
 @pytest.mark.parametrize("level", levels_here())
 def test_a_new_process_multiplies_by_what_others_compiled(level: str) -> None:
-    """By a level's own registers too, for which every process needs the system's leave."""
+    """Multiply by a level's own registers too, for which every process needs the system's leave."""
     code = (
         "import torch\n"
         "from pageant.kernels.cpu import CpuKernels\n"

@@ -94,7 +94,7 @@ def test_what_masks_allow_is_as_in_the_whole_product(
 
 
 def test_little_is_computed_where_masks_allow_little(cpu: CpuKernels) -> None:
-    """Of 20 strips of 16 tokens one row needs all, since it has no mask, one nearly all, one three, and one none."""
+    """Give rows 20 panels of 16 tokens: one needs all, since it has no mask, one nearly all, one three, one none."""
     allowed = torch.zeros(2, 320, dtype=torch.bool)
     allowed[0, 5:] = True
     allowed[1, [3, 17, 40]] = True

@@ -125,7 +125,7 @@ def test_what_is_computed_elsewhere_is_refused_and_harms_nothing(cpu, outside):
 
 
 def test_recording_does_not_load_torchs_compiler():
-    """It takes more than a second, and would take it from the first request."""
+    """Loading takes more than a second, and would take it from the first request."""
     script = """
 import sys, torch
 from pageant.kernels.cpu.arena import Arena

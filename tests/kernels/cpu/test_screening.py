@@ -107,7 +107,7 @@ def test_all_are_needed_where_any_can_be_drawn(
 
 
 def bounds_of(kernels: CpuKernels, hidden: Tensor, head: QuantizedWeight, params: SamplingTensors) -> Tensor:
-    """What no logit is above, where nothing is too small: but for the best strip, whose logits are there already."""
+    """Return what no logit is above, where nothing is too small, but for the best panel, whose logits are there."""
     into = kernels.screen(hidden, head, params).into
     assert into is not None
     return into[0]

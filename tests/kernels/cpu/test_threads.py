@@ -162,7 +162,7 @@ def test_every_thread_comes_to_every_job(run_program: Callable[[str], str]) -> N
 
 
 def test_what_is_expected_comes_in_turns_and_may_be_gone(run_program: Callable[[str], str]) -> None:
-    """Of seven pieces three threads bring three, two and two; of many, 256 KiB each; gone memory harms nobody."""
+    """Bring seven pieces by three threads: three, two and two; of many, 256 KiB each; gone memory harms nobody."""
     assert run_program(EXPECTS).split() == [*("12288", "8192", "8192"), "262144", "10000", "0"]
 
 

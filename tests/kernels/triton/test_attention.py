@@ -96,7 +96,7 @@ def check(
 
 
 def splits(batch: AttentionBatch) -> int:
-    """Over how many programs a context was split."""
+    """Return over how many programs a context was split."""
     return max(shape[2] for _, shape, _ in batch.derived)
 
 
@@ -166,7 +166,7 @@ def test_a_few_new_tokens_of_each_sequence_are_decoded_together(
 def test_the_maxima_may_be_larger_than_any_sequence(
     triton_kernels: Kernels, reference: Kernels, make_batch: BatchMaker, device: torch.device
 ) -> None:
-    """As in a captured graph: there are more splits than short contexts can use."""
+    """Give larger maxima, as in a captured graph: there are more splits than short contexts can use."""
     batch = make_batch([(1, 3), (1, 100)], 16, 50, torch.Generator().manual_seed(0))
     larger = replace(batch, max_context_length=100_000)
     seen = check(triton_kernels, reference, larger, (2, 1), 32, 16, None, None, torch.float32, 0, device)

@@ -1,4 +1,4 @@
-"""What would run on a GPU compiles for it, down to machine code, without one being here."""
+"""Kernels compile for a GPU, down to machine code, without one being here."""
 
 from __future__ import annotations
 

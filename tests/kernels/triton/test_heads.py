@@ -1,4 +1,4 @@
-"""What new heads go through, beside the reference: norms, rotation, and the write into the cache."""
+"""New heads beside the reference: norms, rotation, and the write into the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This folder's tests, in a process in which Triton interprets."""
+"""Runs this folder's tests in a process in which Triton interprets."""
 
 from __future__ import annotations
 

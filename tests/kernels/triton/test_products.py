@@ -14,7 +14,7 @@ Numbers = Callable[..., torch.Tensor]
 
 
 def quantized(weight: torch.Tensor, bits: Bits) -> QuantizedWeight:
-    """Of a matrix, or of a stack of them."""
+    """Return a quantised matrix, or a stack of them."""
     whole = empty_quantized(tuple(weight.shape), bits, weight.device)
     for part, into in [(weight, whole)] if weight.dim() == 2 else zip(weight, whole, strict=True):
         quantize(part, into)

@@ -1,4 +1,4 @@
-"""What is refused of an adapter's folder, before any weight is read."""
+"""Folders of adapters that are refused before any weight is read."""
 
 from __future__ import annotations
 

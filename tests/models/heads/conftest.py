@@ -42,7 +42,7 @@ def save_head(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> 
 
 
 def layer_tensors(prefix: str, width: int) -> dict[str, torch.Tensor]:
-    """Of a Llama layer whose attention reads so much."""
+    """Return the tensors of a Llama layer whose attention reads so much."""
     shapes = {
         "self_attn.q_proj": (HEADS * SIZE, width),
         "self_attn.k_proj": (KV_HEADS * SIZE, width),

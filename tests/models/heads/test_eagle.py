@@ -128,7 +128,7 @@ def test_eagle_3_reads_three_layers_and_has_a_head_of_its_own(target, tmp_path, 
 
 
 def test_the_target_shows_the_inputs_of_its_layers(target, target_folder):
-    """Beside transformers' hidden states, whose i-th is the input of layer i."""
+    """Compare with transformers' hidden states, whose i-th is the input of layer i."""
     target.taps = (0, 3, 3, 5)
     positions = torch.arange(5)
     batch = AttentionBatch(

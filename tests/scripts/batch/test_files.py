@@ -1,4 +1,4 @@
-"""Where `run-batch` reads and writes."""
+"""Files that `run-batch` reads and writes."""
 
 from __future__ import annotations
 

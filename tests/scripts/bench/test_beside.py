@@ -14,7 +14,7 @@ DEMO = Path(pageant.__file__).parent / "models" / "demo"
 
 
 def test_our_server_is_started_driven_and_ended(monkeypatch, tmp_path):
-    """Beside itself: the peer's column is another of our own processes."""
+    """Compare our server with itself: the peer's column is another of our own processes."""
     monkeypatch.setattr(beside, "END_ID", 400)
     monkeypatch.setitem(servers.SERVERS, "vllm", servers.SERVERS["pageant"])
     pids = []

@@ -31,7 +31,7 @@ def test_figures_go_to_a_file_beside_the_lines(tmp_path, capsys):
 
 
 def test_a_workload_runs_on_the_packaged_model(tmp_path):
-    """Which knows fewer tokens than those that are compared."""
+    """Run on the demo model, which knows fewer tokens than those that are compared."""
     command = ["bench", "throughput", "--workload", "single", "--runs", "1", "--set", "threads=1"]
     result = CliRunner().invoke(app, [*command, "--json", str(tmp_path / "found.json")])
     assert result.exit_code == 0, result.output

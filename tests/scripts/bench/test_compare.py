@@ -1,4 +1,4 @@
-"""What is compared, and where the figures go."""
+"""Comparisons: what is compared, and where the figures go."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_run_that_leaves_something_out_does_so_only_where_it_is_told(left, cap
 
 @pytest.fixture
 def ended(monkeypatch):
-    """Nothing is measured; a run is ended by whoever starts an engine that is in here."""
+    """Measure nothing; a run is ended by whoever starts an engine that is in here."""
     ended = []
 
     def start(engine, *_):

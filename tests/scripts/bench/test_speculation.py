@@ -26,7 +26,7 @@ def test_a_drafter_that_knows_the_answer_is_right_as_often_as_it_is_told():
 
 @pytest.fixture
 def eager(monkeypatch):
-    """As many drafts are wanted whatever the clock says that they cost."""
+    """Want as many drafts whatever the clock says that they cost."""
     monkeypatch.setattr(
         DraftBudget, "wanted", lambda self, rows: np.full(len(rows), self.settings.tokens, np.int32)
     )

@@ -1,4 +1,4 @@
-"""What is expected of whoever dies, and how deaths are summed up."""
+"""Deaths: what is expected of whoever dies, and how they are summed up."""
 
 from __future__ import annotations
 

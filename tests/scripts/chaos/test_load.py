@@ -1,4 +1,4 @@
-"""What the load notices, and what it measures."""
+"""Load: what it notices, and what it measures."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Faithful(BlockManager):
 
     @receives
     def scheduler_down(self, event: ActorDown) -> None:
-        """Nothing is done."""
+        """Do nothing."""
 
     def _follow(self, incarnation):
         self._scheduler = incarnation
@@ -184,7 +184,7 @@ class Trusting(BlockManager):
 
     class Pool(BlockPool):
         def forget(self, blocks):
-            """Nothing is forgotten."""
+            """Forget nothing."""
 
     pool_class = Pool
 
@@ -260,7 +260,7 @@ class Credulous(OfTiers):
 
     class tiers_class(Tiers):
         def forget_uncommitted(self):
-            """Nothing is forgotten."""
+            """Forget nothing."""
 
 
 class Tardy(OfTiers):

@@ -1,4 +1,4 @@
-"""What vLLM's users can type, as `scripts/dropin/names.py` wrote it down from an installed vLLM."""
+"""Names that vLLM's users can type, as `scripts/dropin/names.py` wrote them down from an installed vLLM."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is done to logits, against plain loops over rows and tokens, and transformers' own processor."""
+"""Shaping of logits, against plain loops over rows and tokens, and transformers' own processor."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def one(logits, prompt, output=(), **params):
 
 
 def by_hand(logits, prompt, output, params):
-    """The same in plain Python, a token at a time, in the documented order."""
+    """Shape logits in plain Python, a token at a time, in the documented order."""
     allowed = params.allowed_token_ids
     ends = [*([] if params.ignore_eos else [END]), *params.stop_token_ids]
     if allowed and set(allowed) <= set(ends):
@@ -218,7 +218,7 @@ def test_bad_words_are_forbidden_where_they_would_be_completed():
 
 
 def test_a_position_that_is_drawn_again_is_shaped_again():
-    """As where the step was void, its drafts were wrong, or it was packed ahead and then not computed."""
+    """Draw again, as where the step was void, its drafts were wrong, or it was packed ahead and then not computed."""
     shapers = Shapers((END,))
     shapers.add(sequence(0, [5, 6, 7], min_tokens=3))
     found = [

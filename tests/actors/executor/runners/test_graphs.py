@@ -151,7 +151,7 @@ def test_steps_with_trees_are_no_replays(cuda_runner):
 
 
 class CudaStreams:
-    """As much of torch.cuda as a capture touches. `graph` ends the capture and then restores the stream, as torch does;
+    """Stand-in for what a capture touches of torch.cuda. `graph` ends it and then restores the stream, as torch does;
     so where ending it raises, the stream stays."""
 
     def __init__(self, monkeypatch, refuses):

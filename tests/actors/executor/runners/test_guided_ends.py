@@ -1,4 +1,4 @@
-"""For how long recorded steps wait for masks before they compute what these would spare."""
+"""Patience of recorded steps for masks before they compute what these would spare."""
 
 from __future__ import annotations
 

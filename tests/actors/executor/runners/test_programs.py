@@ -34,7 +34,7 @@ def test_recorded_steps_draw_the_same_tokens(generate, demo, options, temperatur
 
 @pytest.mark.parametrize("asked", [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 20, "min_p": 0.1}])
 def test_one_row_draws_what_it_draws_by_a_head_that_is_not_in_halves(demo, options, monkeypatch, asked):
-    """Where kernels have halves, since some of the logits are not computed then."""
+    """Compare draws where kernels have halves, since some of the logits are not computed then."""
     if torch.bfloat16 not in CpuKernels().halves:
         pytest.skip("these kernels have no halves")
     options |= {"backend": "cpu", "dtype": "bfloat16", "quantization": "int8"}

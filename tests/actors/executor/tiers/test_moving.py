@@ -23,7 +23,7 @@ def moves(saves=(), urgent=0, restores=(), needed=None, spills=()):
 
 
 def queue(moving):
-    """What is moved, in order, and whether a step that needs so many may go before."""
+    """Return what is moved, in order, and whether a step that needs so many may go before."""
     while moving.first is not None:
         move, _ = moving.first
         yield move.way.value, move.sources.tolist(), move.destinations.tolist()

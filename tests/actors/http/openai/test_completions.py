@@ -1,4 +1,4 @@
-"""What a request for completions may have as its prompts."""
+"""Prompts of requests for completions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens a told text is made of: found by their letters, whatever a parser leaves out between."""
+"""Tokens of a told text are found by their letters, whatever a parser leaves out between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much may be tokenized of a prompt that nobody is to answer."""
+"""Bounds of prompts that are tokenized and not answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHAT = TokenizeChat(messages=(ChatMessage(role="user", content="a"),))
 
 
 class Service:
-    """Its tokenizer makes one token of each character, and refuses what is too long as the real one does."""
+    """Service whose tokenizer makes one token of each character, and refuses what is too long as the real one does."""
 
     async def ask(self, served, role, question):
         text = question.text if isinstance(question, Tokenize) else "a" * 40

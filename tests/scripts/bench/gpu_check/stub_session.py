@@ -21,7 +21,7 @@ from pageant.scripts.bench.gpu_check.session import CASES, Session
 
 
 def run_section(recorder: Recorder, tiny: bool) -> None:
-    """In a process group of its own, as an engine's nodes are."""
+    """Run a section in a process group of its own, as an engine's nodes are."""
     stray = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     with recorder.contain("contained"):
         recorder.add("first", stray=stray.pid)

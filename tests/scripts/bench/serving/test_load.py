@@ -30,7 +30,7 @@ def test_other_lengths_are_refused_by_name(text):
 
 @pytest.mark.parametrize(("burstiness", "variation"), [(0.25, 2.0), (1.0, 1.0), (4.0, 0.5)])
 def test_gaps_have_the_rate_and_the_burstiness(burstiness, variation):
-    """Of gamma gaps, the deviation over the mean is one by the root of the shape."""
+    """Compare gamma gaps: the deviation over the mean is one by the root of the shape."""
     times = first(Arrivals(10.0, burstiness), 20_000)
     gaps = [b - a for a, b in itertools.pairwise([0.0, *times])]
     mean = sum(gaps) / len(gaps)
@@ -40,7 +40,7 @@ def test_gaps_have_the_rate_and_the_burstiness(burstiness, variation):
 
 
 def test_a_ramp_grows_evenly_and_then_holds():
-    """From 0 to 100 per second in 10 seconds: half of them in the last three tenths, 100 per second after."""
+    """Ramp from 0 to 100 per second in 10 seconds: half of them in the last three tenths, 100 per second after."""
     times = first(Arrivals(100.0, 1000.0, ramp_from=0.0, ramp_seconds=10.0), 1500)
     count = sum(time <= 10 for time in times)
     assert count == pytest.approx(500, abs=5)
