@@ -1,4 +1,4 @@
-"""MoveCosts of moving a block and of computing it again, estimated from the times of steps and moves.
+"""Costs of moving a block and of computing it again, estimated from the times of steps and moves.
 
 A step takes `a + b * tokens` seconds. A block's tokens cost the `b` part: the rest of the batch pays for `a`
 anyway. The line is fitted by least squares over the last few hundred steps. While all steps have the same size,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 
+from pageant.actors.runtime.step_time import StepTime
 from pageant.protocol.tiers import Moved
 
 # Weight of a measurement, per later step: a hundred steps later it counts for a third.
@@ -35,17 +36,13 @@ class MoveCosts:
     """Estimates of computing a token and of moving a block."""
 
     def __init__(self) -> None:
-        self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
+        self._steps = StepTime(DECAY)
         self._moves = dict.fromkeys(Move, 0.0)
         self._move_seconds = dict.fromkeys(Move, 0.0)
 
     def stepped(self, tokens: int, seconds: float) -> None:
         """Record a step of `tokens` tokens that took `seconds`."""
-        sums = (self._weight, self._tokens, self._seconds, self._squares, self._products)
-        new = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
-        self._weight, self._tokens, self._seconds, self._squares, self._products = (
-            DECAY * total + value for total, value in zip(sums, new, strict=True)
-        )
+        self._steps.add(tokens, seconds)
         for route in Move:
             self._move_seconds[route] *= FADING
 
@@ -58,19 +55,20 @@ class MoveCosts:
     @property
     def seconds_per_token(self) -> float | None:
         """Return the cost of one more token in a step; None before any measurement."""
-        if not self._seconds:
+        steps = self._steps
+        if not self._is_known:
             return None
-        spread = self._squares * self._weight - self._tokens**2
-        if spread > (SPREAD_MIN * self._tokens) ** 2:
-            slope = (self._products * self._weight - self._tokens * self._seconds) / spread
-            if slope > 0:
-                return slope
-        return self._seconds / self._tokens
+        each = steps.each((SPREAD_MIN * steps.mean_tokens) ** 2)
+        return each if each is not None and each > 0 else steps.mean_seconds / steps.mean_tokens
 
     @property
     def seconds_per_step(self) -> float | None:
         """Return the mean time of a step; None before any measurement."""
-        return self._seconds / self._weight if self._seconds else None
+        return self._steps.mean_seconds if self._is_known else None
+
+    @property
+    def _is_known(self) -> bool:
+        return self._steps.is_known and self._steps.mean_seconds > 0
 
     def seconds_per_move(self, route: Move) -> float | None:
         """Return the time of moving one block; None before any measurement."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pageant.actors.runtime.step_time import StepTime
 from pageant.protocol.errors import PageantError
 
 FACTOR = 20.0  # of what is expected
@@ -14,7 +15,7 @@ class StepHung(PageantError):
 
 
 class Pace:
-    """Seconds of a step by its tokens, as a + b x tokens: least squares over the recent ones.
+    """Decides how long a step may take, from the times of the recent ones.
 
     Args:
         patience: seconds that any step may take.
@@ -22,29 +23,27 @@ class Pace:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
+        self._time = StepTime(DECAY)
 
     def took(self, tokens: int, seconds: float) -> None:
-        """A step has been computed."""
-        self._weight = self._weight * DECAY + 1
-        self._tokens = self._tokens * DECAY + tokens
-        self._seconds = self._seconds * DECAY + seconds
-        self._squares = self._squares * DECAY + tokens * tokens
-        self._products = self._products * DECAY + tokens * seconds
+        """Record a step of `tokens` tokens that took `seconds`."""
+        self._time.add(tokens, seconds)
 
     def expected(self, tokens: int) -> float | None:
-        """Seconds of a step of so many tokens. While all were alike, in proportion: rather too long than too short."""
-        if not self._weight:
+        """Return the seconds of a step of so many tokens; None before any was measured.
+
+        While all were alike, they are in proportion to the tokens: rather too long than too short.
+        """
+        if not self._time.is_known:
             return None
-        mean, seconds = self._tokens / self._weight, self._seconds / self._weight
-        variance = self._squares / self._weight - mean * mean
-        if variance < 1e-6 * mean * mean:
+        mean, seconds = self._time.mean_tokens, self._time.mean_seconds
+        each = self._time.each(1e-6 * mean * mean)
+        if each is None:
             return seconds * max(1.0, tokens / mean)
-        slope = max(0.0, (self._products / self._weight - mean * seconds) / variance)
-        return max(0.0, seconds + slope * (tokens - mean))
+        return max(0.0, seconds + max(0.0, each) * (tokens - mean))
 
     def patience(self, tokens: int) -> float:
-        """Seconds after which a step of so many tokens is given up."""
+        """Return the seconds after which a step of so many tokens is given up."""
         expected = self.expected(tokens)
         return UNKNOWN_SECONDS if expected is None else max(self._patience, FACTOR * expected)
 

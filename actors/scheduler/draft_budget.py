@@ -16,9 +16,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.runtime.step_time import StepTime
 from pageant.protocol.drafting import Speculation
 
-__all__ = ["DraftBudget", "StepTime"]
+__all__ = ["DraftBudget", "step_line"]
 
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
@@ -29,6 +30,8 @@ _RATE_WEIGHT = 4.0
 # Decay of a row's and of all rows' counts with every draft.
 _KEPT = 0.93
 _KEPT_OF_ALL = 0.98
+# Decay of a step's weight in the times of steps, with each that follows.
+_STEP_KEPT = 0.98
 # The number of drafts that the rate of all rows counts for in a row's estimate.
 _SHARED = 1.0
 # The least rate of a row whose shadow draft was right.
@@ -47,32 +50,15 @@ _TURN = 5e-4
 _TICK = 1e-6
 
 
-class StepTime:
-    """Estimates the seconds of a step as `fixed + each * tokens`: least squares, with decaying weights."""
-
-    _KEEP = 0.98
-
-    def __init__(self) -> None:
-        # float64 [5]: weighted sums of 1, tokens, seconds, tokens^2, tokens * seconds.
-        self._sums = np.zeros(5)
-
-    def add(self, tokens: int, seconds: float) -> None:
-        """Add a step of `tokens` tokens that took `seconds`."""
-        self._sums = self._KEEP * self._sums + (1, tokens, seconds, tokens * tokens, tokens * seconds)
-
-    def line(self) -> tuple[float, float]:
-        """Return (fixed, each) in seconds. If all steps have one size, a token's share is assumed to be small."""
-        weight, tokens, seconds, squares, products = self._sums.tolist()
-        if not weight or seconds <= 0:
-            return 1.0, 0.01
-        mean_tokens, mean = tokens / weight, seconds / weight
-        spread = squares / weight - mean_tokens**2
-        guess = 0.2 * mean / (mean_tokens + 16)
-        if spread < 0.25:
-            return mean - guess * mean_tokens, guess
-        each = (products / weight - mean_tokens * mean) / spread
-        each = min(max(each, 0.0), mean / max(mean_tokens, 1.0))
-        return mean - each * mean_tokens, each
+def step_line(time: StepTime) -> tuple[float, float]:
+    """Return (fixed, each) of a step in seconds. If all steps have one size, a token's share is assumed to be small."""
+    if not time.is_known or time.mean_seconds <= 0:
+        return 1.0, 0.01
+    mean_tokens, mean = time.mean_tokens, time.mean_seconds
+    found = time.each(0.25)
+    guess = 0.2 * mean / (mean_tokens + 16)
+    each = guess if found is None else min(max(found, 0.0), mean / max(mean_tokens, 1.0))
+    return mean - each * mean_tokens, each
 
 
 class DraftBudget:
@@ -85,7 +71,7 @@ class DraftBudget:
 
     def __init__(self, settings: Speculation, num_rows: int) -> None:
         self.settings = settings
-        self.time = StepTime()
+        self.time = StepTime(_STEP_KEPT)
         # Moving average of the seconds that the drafts of a step take.
         self.drafting = 0.0
         # Seconds that shadow drafts may take now; negative while they have taken too much.
@@ -182,7 +168,7 @@ class DraftBudget:
         Planned apart, rows with drafts get every other step. Planned together, each step begins late, by the
         time that drafting and the host take.
         """
-        fixed, each = self.time.line()
+        fixed, each = step_line(self.time)
         late = self.drafting + _TURN
         return num_drafted_for * (fixed + each * num_rows + late) > late * (num_rows + num_drafted_for)
 
@@ -211,7 +197,7 @@ class DraftBudget:
         """Return the number of drafts of each row that yields the most tokens per second: float64 [N] in, int32
         [N] out.
         """
-        fixed, each = self.time.line()
+        fixed, each = step_line(self.time)
         # The expected tokens that each draft yields: [N, drafts].
         gains = rates[:, None] ** np.arange(1, self.settings.tokens + 1)
         base_tokens = float(len(rates))

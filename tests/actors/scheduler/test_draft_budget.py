@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pageant.actors.scheduler.draft_budget import DraftBudget, StepTime
+from pageant.actors.runtime.step_time import StepTime
+from pageant.actors.scheduler.draft_budget import DraftBudget, step_line
 from pageant.protocol.arrays import int32
 from pageant.protocol.drafting import Speculation
 
@@ -26,18 +27,18 @@ def verify(found: DraftBudget, row: int, right: int, of: int = 4, times: int = 2
 
 
 def test_a_steps_time_is_a_line_of_its_tokens():
-    time = StepTime()
+    time = StepTime(0.98)
     for tokens in (1, 4, 16, 2, 8):
         time.add(tokens, 0.02 + 0.003 * tokens)
-    assert time.line() == pytest.approx((0.02, 0.003))
+    assert step_line(time) == pytest.approx((0.02, 0.003))
 
 
 def test_steps_of_one_size_tell_little_of_what_a_token_costs():
-    time = StepTime()
-    assert time.line()[1] > 0
+    time = StepTime(0.98)
+    assert step_line(time)[1] > 0
     for _ in range(10):
         time.add(4, 0.1)
-    fixed, each = time.line()
+    fixed, each = step_line(time)
     assert fixed + 4 * each == pytest.approx(0.1) and 0 < each < 0.01
 
 
