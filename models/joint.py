@@ -6,6 +6,8 @@ all ranks. Parts are float32: they are added first and rounded once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,11 +23,12 @@ class Joint:
 
     Args:
         rank, size: this rank's number, and how many there are.
+        segments: parts of sums over inputs that this rank has, each with a weight of its own.
         vocab_size: tokens of the whole vocabulary, of which each rank has as many rows, padded at the end.
     """
 
-    def __init__(self, rank: int, size: int, vocab_size: int) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int, size: int, vocab_size: int, segments: int = 1) -> None:
+        self.rank, self.size, self.segments = rank, size, segments
         self._vocab_size = vocab_size
         self._collectives: Collectives | None = None
 
@@ -42,10 +45,16 @@ class Joint:
         assert self._collectives is not None, "a shared-out decoder computes once its ranks have met"
         return self._collectives
 
-    def sum(self, part: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
-        """Return the sum of all ranks' parts, float32 [T, N], and the bias [N]: [T, N], rounded once to dtype."""
-        out = torch.empty(part.shape, dtype=dtype, device=part.device)
-        self.collectives.all_reduce(part.unsqueeze(0), out, bias)
+    def sum(self, parts: Sequence[Tensor], dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
+        """Return the sum of all ranks' parts, float32 [T, N], and the bias [N]: [T, N], rounded once to dtype.
+
+        parts: those of this rank's segments, in order.
+        """
+        first = parts[0]
+        out = first.new_empty(first.shape, dtype=dtype)
+        self.collectives.all_reduce(
+            first.unsqueeze(0) if len(parts) == 1 else torch.stack(list(parts)), out, bias
+        )
         return out
 
     def embed(self, token_ids: Tensor, weight: LinearWeight, dtype: torch.dtype, kernels: Kernels) -> Tensor:
@@ -53,11 +62,13 @@ class Joint:
 
         Each token's row comes from one rank, and is exact: the others add zeros to it.
         """
+        if self.size == 1:
+            return kernels.embed(token_ids, weight, dtype)
         rows = weight.shape[0]
         local = token_ids - self.rank * rows
         is_mine = (local >= 0) & (local < rows)
         part = kernels.embed(local.clamp(0, rows - 1), weight, dtype).float()
-        return self.sum(part * is_mine.unsqueeze(1), dtype)
+        return self.sum([part * is_mine.unsqueeze(1)], dtype)
 
     def gather_logits(self, part: Tensor) -> Tensor:
         """Return the logits of all ranks' parts of the vocabulary, float32 [R, V], on rank 0; the part elsewhere.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor
 
@@ -71,7 +72,7 @@ def load_decoder(
         raise ValueError(f"unknown quantization {quantization!r}: expected one of {', '.join(QUANTIZATIONS)}")
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
-    if shard is not None and (objection := why_not_shared(checkpoint, shard.ranks)):
+    if shard is not None and (objection := why_not_shared(checkpoint, shard.ranks, shard.segments)):
         found, _, expected = objection.partition("; expected ")
         raise CheckpointError(
             checkpoint.path, f"tensor_parallel {shard.ranks}: {found}", expected, "Change tensor_parallel."
@@ -94,7 +95,10 @@ def load_decoder(
     forms = None if ready is None else ready.forms
     local, joint = spec, None
     if shard is not None:
-        local, joint = local_spec(spec, shard), Joint(shard.rank, shard.ranks, spec.vocab_size)
+        local, joint = (
+            local_spec(spec, shard),
+            Joint(shard.rank, shard.ranks, spec.vocab_size, shard.segments_here),
+        )
     decoder = NativeDecoder(local, torch_dtype, device, kernels, max_model_len, quantization, forms, joint)
     items = list(_items(checkpoint, places))
     report = _Report(progress, sum(item.num_bytes for item in items))
@@ -200,16 +204,22 @@ def _load_part(
                     else:
                         _copy(decoder, _cut(tensor, piece), piece.place)
             else:
-                fill(decoder.weight(item.place), item.module, tensors, item.form, item.place, decoder)
+                for piece in pieces_of(item.place):
+                    place, cut = (item.place, (None, None)) if piece is None else (piece.place, piece.ranges)
+                    fill(decoder.weight(place), item.module, tensors, item.form, place, decoder, *cut)
             report.read(item.num_bytes)
 
 
 def _cut(tensor: Tensor, piece: Piece) -> Tensor:
-    """Return a view of a part of a checkpoint's tensor, of a file's mapping: the rest is not read."""
+    """Return a view of a part of a checkpoint's tensor, of a file's mapping: the rest is not read.
+
+    Where the vocabulary ends within the part, it is a copy with rows of zeros behind.
+    """
     rows, columns = slice(*piece.rows), slice(*piece.columns or (None, None))
     if tensor.dim() == 1:
         return tensor[rows]
-    return tensor[columns, rows] if piece.place.transposed else tensor[rows, columns]
+    part = tensor[columns, rows] if piece.place.transposed else tensor[rows, columns]
+    return F.pad(part, (0, 0, 0, piece.padding)) if piece.padding else part
 
 
 def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from pageant.kernels.base import Kernels
 from pageant.models.joint import Joint
 from pageant.models.projection import Projection, output_projection
+from pageant.models.sharding import segment_name
 from pageant.models.spec import LayerSpec, MLPSpec, MoESpec
 from pageant.models.weights import Weights
 
@@ -61,7 +63,7 @@ class MixtureOfExperts:
         self._spec, self._joint = spec, joint
         self._kernels = kernels
         self._router = weights["router.weight"]
-        self._experts = weights["expert_gate_up.weight"], weights["expert_down.weight"]
+        self._segments = _stacks_of_experts(weights, joint)
         self.projections: dict[str, Projection] = {}
         self._shared: MLP | None = None
         if spec.shared_size is not None:
@@ -75,10 +77,26 @@ class MixtureOfExperts:
         spec, kernels = self._spec, self._kernels
         chosen = kernels.route(kernels.linear(x, self._router), spec.top_k, spec.normalise)
         if self._joint is None:
-            output = kernels.moe(x, *self._experts, *chosen, spec.activation)
+            output = kernels.moe(x, *self._segments[0], *chosen, spec.activation)
         else:
-            part = kernels.moe(x, *self._experts, *chosen, spec.activation, unrounded=True)
-            output = self._joint.sum(part, x.dtype)
+            output = self._joint.sum(
+                [
+                    kernels.moe(x, *stacks, *chosen, spec.activation, unrounded=True)
+                    for stacks in self._segments
+                ],
+                x.dtype,
+            )
         if self._shared is not None:
             output += torch.sigmoid(kernels.linear(x, self._switch)) * self._shared(x)
         return output
+
+
+def _stacks_of_experts(weights: Weights, joint: Joint | None) -> list[tuple[Any, Any]]:
+    """Return the experts' stacked weights into and out of their inner layers, for each segment of sums."""
+    names = "expert_gate_up.weight", "expert_down.weight"
+    if joint is None or joint.segments == 1:
+        return [(weights[names[0]], weights[names[1]])]
+    return [
+        (weights[segment_name(names[0], segment)], weights[segment_name(names[1], segment)])
+        for segment in range(joint.segments)
+    ]

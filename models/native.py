@@ -26,6 +26,7 @@ from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
 from pageant.models.ready.weights import Form, Key
 from pageant.models.rotary import rotary_table
+from pageant.models.sharding import Shard, is_segmented, segment_name
 from pageant.models.spec import DecoderSpec, LayerSpec
 from pageant.models.weights import Place, is_float32, layer_parts, layer_shapes, model_shapes
 
@@ -90,6 +91,11 @@ class NativeDecoder:
         self._embedding_scale = None
         if spec.embedding_scale is not None:
             self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype, device=self.device)
+
+    @property
+    def shard(self) -> Shard | None:
+        """The share of the model that these weights are; None is all of it."""
+        return None if self._joint is None else Shard(self._joint.rank, self._joint.size)
 
     def join(self, collectives: Collectives) -> None:
         """See `Decoder.join`."""
@@ -242,8 +248,16 @@ class NativeDecoder:
     def _empty_layer(self, number: int, layer: LayerSpec) -> dict[str, LinearWeight]:
         parts = layer_parts(self.spec, layer).values()
         weights: dict[str, LinearWeight] = {}
+        segments = 1 if self._joint is None else self._joint.segments
         for name, shape in layer_shapes(self.spec, layer).items():
             key, rows = (number, name), [part.rows for part in parts if name == f"{part.module}.weight"]
+            if segments > 1 and is_segmented(name):
+                shape, rows = _of_segment(name, shape, segments), [count // segments for count in rows]
+                for segment in range(segments):
+                    weights[segment_name(name, segment)] = self._empty_in_tiles(
+                        key, shape, rows
+                    ) or self._empty(key, shape, rows)
+                continue
             weights[name] = self._empty_in_tiles(key, shape, rows) or self._empty(key, shape, rows)
             form = self._forms.get(key)
             if form is not None and form.order is not None:
@@ -294,3 +308,11 @@ class NativeDecoder:
         rows = [shape[-2], *parts]
         is_stack = len(shape) == 3
         return fit_tiles(rows, shape[-1]) and (not is_stack or all(fit_tiles([], count) for count in rows))
+
+
+def _of_segment(name: str, shape: tuple[int, ...], segments: int) -> tuple[int, ...]:
+    """Return the shape of one segment of a tensor: fewer rows of what feeds experts, else fewer inputs."""
+    *outer, rows, inputs = shape
+    if name.startswith("expert_gate_up"):
+        return (*outer, rows // segments, inputs)
+    return (*outer, rows, inputs // segments)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
 from pageant.kernels.low_rank import Addition
 from pageant.models.joint import Joint
+from pageant.models.sharding import segment_name
 from pageant.models.weights import Weights
 
 __all__ = ["JointProjection", "Projection", "output_projection"]
@@ -55,14 +57,26 @@ class JointProjection(Projection):
     """
 
     def __init__(self, module: str, weights: Weights, kernels: Kernels, joint: Joint) -> None:
-        super().__init__(module, weights, kernels)
+        names = [f"{module}.weight"]
+        if joint.segments > 1:
+            names = [segment_name(names[0], segment) for segment in range(joint.segments)]
+        self._segments = [weights[name] for name in names]
+        super().__init__(module, {**weights, f"{module}.weight": self._segments[0]}, kernels)
         self._joint, self._unrounded = joint, kernels.logits
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, out] for this rank's part of the inputs, x [T, in of this rank]."""
-        assert not self.additions, "adapters are not shared out"
-        part = self._unrounded(self._sorted(x), self._weight)
-        return self._joint.sum(part, x.dtype, self._bias)
+        inputs = self._sorted(x)
+        width = inputs.shape[1] // len(self._segments)
+        parts = [
+            self._unrounded(inputs[:, number * width : (number + 1) * width], weight)
+            for number, weight in enumerate(self._segments)
+        ]
+        if self.additions:
+            added = torch.zeros(parts[0].shape, dtype=x.dtype, device=x.device)
+            self._add_low_rank(x, added, self.additions)
+            parts[0] = parts[0] + added
+        return self._joint.sum(parts, x.dtype, self._bias)
 
 
 def output_projection(module: str, weights: Weights, kernels: Kernels, joint: Joint | None) -> Projection:

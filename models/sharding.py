@@ -14,7 +14,16 @@ from pageant.models.checkpoint import Checkpoint
 from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
 from pageant.models.weights import Place
 
-__all__ = ["Piece", "Shard", "local_spec", "objection_to", "pieces", "why_not_shared"]
+__all__ = [
+    "Piece",
+    "Shard",
+    "is_segmented",
+    "local_spec",
+    "objection_to",
+    "pieces",
+    "segment_name",
+    "why_not_shared",
+]
 
 INPUTS = 32
 """Inputs of a projection come to a rank in multiples of this: so many share a scale where weights are quantised."""
@@ -31,6 +40,18 @@ class Shard:
 
     rank: int
     ranks: int
+    segments: int | None = None
+    """Segments of sums over inputs, of all ranks together: a multiple of `ranks`. None is one for each rank."""
+
+    @property
+    def segments_here(self) -> int:
+        """Return the neighbouring segments that this rank has."""
+        return 1 if self.segments is None else self.segments // self.ranks
+
+    def of_segment(self, segment: int) -> Shard:
+        """Return one of this rank's segments as a share of its own."""
+        count = self.segments_here
+        return Shard(self.rank * count + segment, self.ranks * count)
 
     def part(self, size: int) -> Range:
         """Return this rank's part of so many rows or columns."""
@@ -47,21 +68,75 @@ class Piece:
     columns: Range | None
     """Columns of them; None is all."""
     place: Place
+    padding: int = 0
+    """Rows of zeros that follow in the place, where the vocabulary is no multiple of what ranks have."""
+
+    @property
+    def ranges(self) -> tuple[Range, Range | None]:
+        """Return rows and columns."""
+        return self.rows, self.columns
 
 
-def why_not_shared(checkpoint: Checkpoint, ranks: int) -> str:
-    """Return why a checkpoint cannot be shared out over so many ranks, with what would do; "" if it can."""
+def why_not_shared(checkpoint: Checkpoint, ranks: int, segments: int | None = None) -> str:
+    """Return why a checkpoint cannot be shared out over so many ranks, with what would do; "" if it can.
+
+    Args:
+        segments: see `Shard`.
+    """
     if checkpoint.architecture is None:
         names = checkpoint.config.get("architectures") or ["?"]
         return f"{names[0]} runs on transformers' own code, which is whole; expected 1"
-    if checkpoint.quantization_method is not None:
-        method = checkpoint.quantization_method
-        return f"weights that come quantised by {method} are not shared out in this version; expected 1"
-    return objection_to(checkpoint.decoder()[0], ranks)
+    return objection_to(checkpoint.decoder()[0], ranks, segments) or _scattered_inputs(checkpoint)
 
 
-def objection_to(spec: DecoderSpec, ranks: int) -> str:
-    """Return why a model cannot be shared out over so many ranks, with what would do; "" if it can."""
+def _scattered_inputs(checkpoint: Checkpoint) -> str:
+    """Return which quantised weight cannot be cut by its inputs, since their groups are scattered; "" if none."""
+    forms = {} if checkpoint.ready is None else checkpoint.ready.forms
+    for (layer, name), form in forms.items():
+        if form.order is not None and is_segmented(name):
+            return (
+                f"layer {layer}'s {name} has groups of inputs that are scattered over all of them (act-order); "
+                "expected 1, or a checkpoint without act-order"
+            )
+    return ""
+
+
+_SEGMENTED = frozenset({"o", "down", "shared_down", "expert_gate_up", "expert_down"})
+
+
+def is_segmented(name: str) -> bool:
+    """Tell whether each segment of a tensor is a weight of its own: of sums over inputs, and what feeds experts'."""
+    module, _, kind = name.rpartition(".")
+    return kind == "weight" and module in _SEGMENTED
+
+
+def segment_name(name: str, segment: int) -> str:
+    """Return the name of one segment of a tensor of `weights`."""
+    module, _, kind = name.rpartition(".")
+    return f"{module}.segment{segment}.{kind}"
+
+
+def objection_to(spec: DecoderSpec, ranks: int, segments: int | None = None) -> str:
+    """Return why a model cannot be shared out over so many ranks, with what would do; "" if it can.
+
+    Args:
+        segments: see `Shard`.
+    """
+    if objection := _objection_to_ranks(spec, ranks):
+        return objection
+    for what, size in {"all heads together": spec.attention.query_size, **_inner_sizes(spec)}.items():
+        if segments is not None and size % (INPUTS * segments):
+            fitting = _listed(
+                one for one in (1, 2, 4, 8, 16, 32, 64) if one % ranks == 0 and size % (INPUTS * one) == 0
+            )
+            return (
+                f"{what} are {size} wide, which is no multiple of {INPUTS} x {segments} segments; "
+                f"expected tensor_segments {fitting}"
+            )
+    return ""
+
+
+def _objection_to_ranks(spec: DecoderSpec, ranks: int) -> str:
     attention = spec.attention
     heads, kv_heads = attention.num_heads, attention.num_kv_heads
     if heads % ranks:
@@ -141,6 +216,15 @@ def _local_mlp(layer: LayerSpec, ranks: int) -> MLPSpec | MoESpec:
 
 def pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
     """Yield the parts of a checkpoint's tensor that a rank reads, given the tensor's place in the whole model."""
+    if shard.segments_here == 1 or not is_segmented(place.name):
+        yield from _pieces(spec, shard, place)
+        return
+    for segment in range(shard.segments_here):
+        for piece in _pieces(spec, shard.of_segment(segment), place):
+            yield replace(piece, place=replace(piece.place, name=segment_name(place.name, segment)))
+
+
+def _pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
     module, _, kind = place.name.rpartition(".")
     rows = place.shape[-1] if place.transposed else place.shape[0]
     first = place.row
@@ -158,7 +242,9 @@ def pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
         begin, end = max(start, first), min(stop, first + rows)
         if begin < end:
             part = (begin - first, end - first)
-            yield Piece(part, columns, _smaller(place, local + begin - start, end - begin, columns, shard))
+            padding = 0 if place.layer is not None else -(end - begin) % ROWS
+            smaller = _smaller(place, local + begin - start, end - begin + padding, columns, shard)
+            yield Piece(part, columns, smaller, padding)
         local += stop - start
 
 

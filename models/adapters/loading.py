@@ -20,6 +20,8 @@ from pageant.models.errors import CheckpointError
 from pageant.models.native import NativeDecoder
 from pageant.models.placing import as_rows
 from pageant.models.projection import Projection
+from pageant.models.sharding import Piece, pieces
+from pageant.models.spec import DecoderSpec
 
 __all__ = ["Adapters"]
 
@@ -56,7 +58,8 @@ class Adapters:
         targets = adapter.targets(self._checkpoint, self._rank_max)
         assert isinstance(self._decoder, NativeDecoder), "adapters of others are refused"
         self._projections = self._decoder.projections
-        self._adapters[name] = _load(adapter.weights, targets, self._decoder)
+        spec, _ = self._checkpoint.decoder()
+        self._adapters[name] = _load(adapter.weights, targets, self._decoder, spec)
 
     def remove(self, name: str) -> None:
         """Forget one, which no step has any more."""
@@ -93,12 +96,19 @@ class Adapters:
                 projection.additions.clear()
 
 
-def _load(file: Path, targets: Sequence[Target], decoder: NativeDecoder) -> dict[Key, LowRank]:
-    """Read an adapter's matrices, those of one fused weight together."""
-    parts: defaultdict[Key, list[Target]] = defaultdict(list)
+def _load(
+    file: Path, targets: Sequence[Target], decoder: NativeDecoder, spec: DecoderSpec
+) -> dict[Key, LowRank]:
+    """Read an adapter's matrices, those of one fused weight together: a rank's share of them, if it has one."""
+    parts: defaultdict[Key, list[tuple[Target, Piece]]] = defaultdict(list)
     for target in targets:
         assert target.place.layer is not None, "what is outside of the layers is refused"
-        parts[target.place.layer, target.place.name.removesuffix(".weight")].append(target)
+        key = target.place.layer, target.place.name.removesuffix(".weight")
+        shard = decoder.shard
+        parts[key] += [
+            (target, piece)
+            for piece in ([_whole(target)] if shard is None else pieces(spec, shard, target.place))
+        ]
     try:
         with safe_open(file, framework="pt") as tensors:
             read = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
@@ -107,11 +117,23 @@ def _load(file: Path, targets: Sequence[Target], decoder: NativeDecoder) -> dict
     return {key: _fused(some, read).to(decoder.device, decoder.dtype) for key, some in parts.items()}
 
 
-def _fused(targets: Sequence[Target], tensors: Mapping[str, Tensor]) -> LowRank:
-    """Return the adapters of one fused weight, scaled. A whole number of vectors of `down` is read at once."""
-    down = torch.cat([tensors[target.down].float() for target in targets]).T
+def _whole(target: Target) -> Piece:
+    return Piece((0, target.outputs), None, target.place)
+
+
+def _fused(parts: Sequence[tuple[Target, Piece]], tensors: Mapping[str, Tensor]) -> LowRank:
+    """Return the adapters of one fused weight, scaled. A whole number of vectors of `down` is read at once.
+
+    Rows of a rank's share are rows of `up`, and its columns are columns of what is saved as `down`.
+    """
+    down = torch.cat(
+        [tensors[target.down].float()[:, slice(*piece.columns or (None, None))] for target, piece in parts]
+    ).T
     return LowRank(
         F.pad(down, (0, -down.shape[1] % VECTOR)),
-        tuple(target.scale * as_rows(tensors[target.up].float(), target.place).T for target in targets),
-        tuple(target.place.row for target in targets),
+        tuple(
+            target.scale * as_rows(tensors[target.up][slice(*piece.rows)].float(), piece.place).T
+            for target, piece in parts
+        ),
+        tuple(piece.place.row for _, piece in parts),
     )

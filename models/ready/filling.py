@@ -37,20 +37,28 @@ def fill(
     form: Form,
     place: Place,
     target: Target,
+    rows: tuple[int, int] | None = None,
+    columns: tuple[int, int] | None = None,
 ) -> None:
-    """Put a module where it belongs.
+    """Put a module, or some of its rows and columns, where it belongs.
 
     weight: the room for `place` (see `NativeDecoder.weight`), [outputs, inputs] in any dtype, mutated.
     parts: the module's tensors, on the CPU. form: that of the fused weight which the room is a part of.
+    rows, columns: from the first to before the second, of the module's as it is saved; None is all of them.
     """
+    first, last = rows or (0, module.outputs)
     if isinstance(weight, Tensor) and place.transposed:
         weight = weight.T  # modules are [out, in], whichever way a dense weight is saved
     as_codes = isinstance(weight, QuantizedWeight) and _is_kept(module, form)
     order = torch.from_numpy(form.order) if as_codes and form.order is not None else None
     heads = place.interleaved_heads
-    for rows in [slice(0, module.outputs)] if heads is not None else _chunks(module, _rows_of_a_head(place)):
-        some = _in_order(module.decode(parts, rows), place)
-        room = weight if heads is not None else weight[rows]
+    together = _rows_of_a_head(place)
+    for start, stop in [(first, last)] if heads is not None else _chunks(module, first, last, together):
+        whole = start // ROWS * ROWS
+        some = module.decode(parts, slice(whole, stop)).from_row(start - whole)
+        some = _in_order(some if columns is None else some.columns(*columns), place)
+        some = some.padded(weight.shape[0] - (last - first) if stop == last and heads is None else 0)
+        room = weight if heads is not None else weight[start - first : start - first + len(some.values)]
         if not isinstance(room, QuantizedWeight):
             _fill_plain(room, some.plain(), heads)
         elif as_codes:
@@ -62,7 +70,9 @@ def fill(
 
 def dequantised(module: ReadyModule, parts: Mapping[str, Tensor]) -> Tensor:
     """Return the weight that a module stands for, float32 [outputs, inputs]."""
-    return torch.cat([module.decode(parts, rows).plain() for rows in _chunks(module)])
+    return torch.cat(
+        [module.decode(parts, slice(*rows)).plain() for rows in _chunks(module, 0, module.outputs)]
+    )
 
 
 def _is_kept(module: ReadyModule, form: Form) -> bool:
@@ -79,12 +89,12 @@ def _rows_of_a_head(place: Place) -> int:
     return 1 if place.paired_heads is None else place.shape[0] // place.paired_heads
 
 
-def _chunks(module: ReadyModule, together: int = 1) -> Iterator[slice]:
-    """Yield rows to decode at a time: whole heads of `together` rows, and whole blocks of `ROWS`."""
+def _chunks(module: ReadyModule, first: int, last: int, together: int = 1) -> Iterator[tuple[int, int]]:
+    """Yield rows from `first` to before `last`: whole heads of `together` rows, and whole blocks of `ROWS`."""
     rows = math.lcm(ROWS, together)
     count = max(1, _AT_A_TIME // max(1, module.inputs) // rows) * rows
-    for start in range(0, module.outputs, count):
-        yield slice(start, min(start + count, module.outputs))
+    for start in range(first, last, count):
+        yield start, min(start + count, last)
 
 
 def _in_order(rows: Grouped, place: Place) -> Grouped:

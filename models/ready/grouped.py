@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.models.ready.module import GROUP
@@ -39,6 +40,29 @@ class Grouped:
         if whole < inputs:
             weight[:, whole:] *= self.scales[:, -1:]
         return weight
+
+    def from_row(self, first: int) -> Grouped:
+        """Return the rows from one on."""
+        if first == 0:
+            return self
+        return Grouped(self.values[first:], self.scales[first:], self.group, self.groups)
+
+    def padded(self, rows: int) -> Grouped:
+        """Return these rows and so many of zeros behind them."""
+        if rows == 0:
+            return self
+        values, scales = (F.pad(part, (0, 0, 0, rows)) for part in (self.values, self.scales))
+        return Grouped(values, scales, self.group, self.groups)
+
+    def columns(self, start: int, stop: int) -> Grouped:
+        """Return some inputs, each with the scale that it has."""
+        if (start, stop) == (0, self.values.shape[1]):
+            return self
+        groups = self.groups
+        if groups is None:
+            groups = torch.arange(self.values.shape[1], device=self.values.device) // self.group
+            groups.clamp_(max=self.scales.shape[1] - 1)
+        return Grouped(self.values[:, start:stop], self.scales, self.group, groups[start:stop])
 
     def codes(self, order: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return values int8 [R, N], their inputs in this order, and the scales float32 [R, N / 32] of our layout."""
