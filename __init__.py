@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from pageant.actors.client.llm_engine import LLMEngine
     from pageant.actors.client.lora import LoRARequest
     from pageant.actors.client.outputs import CompletionOutput, RequestOutput
+    from pageant.actors.client.pooling import (
+        ClassificationOutput,
+        ClassificationRequestOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
+    )
     from pageant.actors.client.prompt_types import PromptType, TextPrompt, TokensPrompt
     from pageant.actors.client.sampling_params import SamplingParams
     from pageant.actors.client.vllm_names.engine_args import AsyncEngineArgs, EngineArgs
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
         TopologyError,
         Unsupported,
     )
+    from pageant.protocol.pooling import PoolingParams
     from pageant.protocol.sampling import RequestOutputKind
     from pageant.protocol.structured_outputs import StructuredOutputsParams
     from pageant.protocol.structured_outputs import StructuredOutputsParams as GuidedDecodingParams
@@ -54,7 +65,16 @@ _HOMES = {
     "TokensPrompt": "pageant.actors.client.prompt_types",
     "GuidedDecodingParams": "pageant.protocol.structured_outputs:StructuredOutputsParams",
     "ArgumentError": "pageant.protocol.errors",
+    "ClassificationOutput": "pageant.actors.client.pooling",
+    "ClassificationRequestOutput": "pageant.actors.client.pooling",
     "CompletionOutput": "pageant.actors.client.outputs",
+    "EmbeddingOutput": "pageant.actors.client.pooling",
+    "EmbeddingRequestOutput": "pageant.actors.client.pooling",
+    "PoolingOutput": "pageant.actors.client.pooling",
+    "PoolingParams": "pageant.protocol.pooling",
+    "PoolingRequestOutput": "pageant.actors.client.pooling",
+    "ScoringOutput": "pageant.actors.client.pooling",
+    "ScoringRequestOutput": "pageant.actors.client.pooling",
     "Logprob": "pageant.actors.frontend.outputs",
     "RequestMetrics": "pageant.actors.frontend.outputs",
     "RequestOutputKind": "pageant.protocol.sampling",
@@ -86,8 +106,12 @@ __all__ = [
     "BeamSearchParams",
     "BeamSearchSequence",
     "CheckpointError",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
     "DeadlineExceeded",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
     "Engine",
     "EngineArgs",
     "EngineClosed",
@@ -98,12 +122,17 @@ __all__ = [
     "Overloaded",
     "PageantError",
     "PeerGone",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "PromptType",
     "RequestFailed",
     "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "StartupError",
     "StructuredOutputsParams",
     "TextPrompt",

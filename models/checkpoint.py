@@ -119,6 +119,12 @@ class Checkpoint:
         return read_pooling(self._config, self.path, self.purpose.pools, size, self.saved_tensors)
 
     @property
+    def longest_text(self) -> int:
+        """Tokens of the longest text, output included: the model's positions, or what its pooling was made for."""
+        longest, pooling = self.spec().max_model_len, self.pooling
+        return longest if pooling is None else min(longest, pooling.max_length or longest)
+
+    @property
     def embedding_size(self) -> int | None:
         """The width of embeddings that the model computes with in place of tokens; None where it cannot.
 

@@ -172,6 +172,43 @@ class Tokenization:
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
 
+    def encode_pair(
+        self,
+        text: str,
+        pair: str | None,
+        *,
+        truncate_to: int | None = None,
+        side: str = "right",
+        pair_max: int | None = None,
+    ) -> tuple[list[int], int | None]:
+        """Return the token ids of one text or of two, with special tokens, and where the second segment begins.
+
+        Args:
+            truncate_to: the most tokens, special ones included: of two texts the longer one is cut first.
+            side: the end that is cut off, right or left.
+            pair_max: the most tokens of the second text.
+
+        Returns:
+            The ids, and the position of the first token of type 1; None where all types are 0.
+
+        Raises:
+            ValueError: `truncate_to` leaves no room for the special tokens.
+        """
+        texts = [text] if pair is None else [text, pair]
+        parts = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        if pair_max is not None and pair is not None:
+            parts[1].truncate(pair_max, direction=side)
+        if truncate_to is not None:
+            room = truncate_to - self._backend.num_special_tokens_to_add(pair is not None)
+            if room < 1:
+                raise ValueError(f"{truncate_to} tokens leave no room beside the special ones")
+            for part, most in zip(parts, _shares([len(part) for part in parts], room), strict=True):
+                part.truncate(most, direction=side)
+        second = parts[1] if pair is not None else None
+        whole = self._backend.post_process(parts[0], second, True)
+        types = whole.type_ids
+        return whole.ids, types.index(1) if pair is not None and 1 in types else None
+
     def exceeds(self, text: str, num_tokens: int) -> bool:
         """Tell whether a text has more than so many tokens for certain, whatever its length.
 
@@ -381,6 +418,23 @@ def _add_declared_tokens(
     known = {token.content for token in (*backend.get_added_tokens_decoder().values(), *tokens)}
     missing = [content for content in dict.fromkeys(special) if content not in known]
     backend.add_tokens(tokens + [AddedToken(content, special=True) for content in missing])
+
+
+def _shares(lengths: list[int], room: int) -> list[int]:
+    """Return how many tokens of each text are kept, so that all fit: of two, the longer one is cut first."""
+    if sum(lengths) <= room:
+        return lengths
+    if len(lengths) == 1:
+        return [room]
+    shorter = min(min(lengths), room // 2)
+    first = shorter if lengths[0] <= lengths[1] else room - shorter
+    return [first, room - first]
+
+
+def renders_pairs(path: Path) -> bool:
+    """Tell whether the default chat template of a folder renders pairs of a query and a document."""
+    template = read_chat_templates(path).get("default", "")
+    return "document" in template and "query" in template
 
 
 def _added_token(flags: Mapping[str, Any]) -> AddedToken:

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from pageant.protocol.message import Message, Request
+from pageant.protocol.pooling import PooledModel
 
 GenerationValue = bool | int | float | str | None | list[int]
 
@@ -30,6 +31,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         aliases: further names that clients may use, such as the path as it was typed.
         generation_overrides: laid over the checkpoint's generation_config.json.
         embeds_size: of the embeddings that its prompts may be; None is a model that takes none.
+        generates: it generates text.
+        pooled: what it makes of texts otherwise; None is nothing.
     """
 
     name: str
@@ -46,6 +49,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     generation_overrides: dict[str, GenerationValue] = msgspec.field(default_factory=dict)
     eos_token_ids: tuple[int, ...] = ()
     embeds_size: int | None = None
+    generates: bool = True
+    pooled: PooledModel | None = None
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ DIMENSIONS_MAX = 65_536
 
 
 class PoolingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is made of a text's hidden states.
+    """Parameters of what is made of a text's hidden states.
 
     Attributes:
         task: what is asked for; None is what the model does.
@@ -87,6 +87,36 @@ class PoolingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields
     def activates(self) -> bool | None:
         """Tell whether the last step is asked for or declined; None is as the model has it."""
         return self.use_activation if self.normalize is None else self.normalize
+
+
+class PooledModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model that pools, as its frontends know it.
+
+    Attributes:
+        task: it embeds texts, or classifies them.
+        size: width of its vectors.
+        dimensions: the widths that embeddings may be cut to; () is any, None is none.
+        labels: what its scores are of.
+        reads_all: the hidden states of all tokens are read.
+        of_tokens: it has a vector for each token, and none for a text.
+        prompts: what texts of some kinds begin with, by the kinds' names.
+        default_prompt: the kind of texts of which nothing is said.
+        lowercases: texts are lowercased.
+        has_token_types: it tells the two texts of a pair apart.
+        has_pair_template: the chat template renders pairs, as turns of a `query` and a `document`.
+    """
+
+    task: Literal["embed", "classify"]
+    size: int
+    dimensions: tuple[int, ...] | None = None
+    labels: tuple[str, ...] = ()
+    reads_all: bool = False
+    of_tokens: bool = False
+    prompts: dict[str, str] = msgspec.field(default_factory=dict)
+    default_prompt: str | None = None
+    lowercases: bool = False
+    has_token_types: bool = False
+    has_pair_template: bool = False
 
 
 class PooledRows(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

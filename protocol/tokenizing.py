@@ -48,6 +48,8 @@ class Tokenize(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
     """
     truncation_side: Literal["left", "right"] = "right"
     """The end that is cut off."""
+    pair_tokens_max: int | None = None
+    """Cut the second text to this many tokens."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

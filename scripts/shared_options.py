@@ -65,6 +65,8 @@ SHARED = (
     Shared("served_model_name", list[str], MODEL, "What the model is called outside.", "its folder's name"),
     Shared("tokenizer", str, MODEL, "Folder or hub id of another tokenizer.", "the model's"),
     Shared("skip_tokenizer_init", bool, MODEL, "Serve token ids alone.", "no"),
+    Shared("runner", str, MODEL, "auto, generate, or pooling: embeddings and classes.", "auto"),
+    Shared("convert", str, MODEL, "auto, none, embed or classify.", "auto"),
     Shared("enable_prompt_embeds", bool, MODEL, "Take prompts as embeddings, too.", "no"),
     Shared("chat_template", str, MODEL, "A file, or the template itself.", "the model's"),
     Shared("revision", str, MODEL, "Of the checkpoint on the hub.", "main"),

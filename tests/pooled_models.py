@@ -118,7 +118,7 @@ def save_modules(
         dense: the width of a dense layer behind pooling.
         by_name: write 1_Pooling as sentence-transformers does since 5.4.
     """
-    flag = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}.get(pooling, pooling)
+    flag = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}.get(pooling, pooling)
     size = json.loads((folder / "config.json").read_text())["hidden_size"]
     flags = {
         f"pooling_mode_{one}": one == flag for one in ("cls_token", "mean_tokens", "max_tokens", "lasttoken")

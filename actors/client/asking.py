@@ -57,12 +57,15 @@ class Asked:
     progress: bool | None = None
 
 
-def asked(limits: Limits, prompts: Sequence[Any], params: Any, given: Mapping[str, Any]) -> Asked:
+def asked(
+    limits: Limits, prompts: Sequence[Any], params: Any, given: Mapping[str, Any], *, samples: bool = True
+) -> Asked:
     """Return what comes with these prompts.
 
     Args:
         params: sampling parameters for all, or a list of one each.
         given: further keyword arguments.
+        samples: whether tokens are sampled; else there are no parameters of that.
 
     Raises:
         BadRequest: names the argument.
@@ -82,7 +85,7 @@ def asked(limits: Limits, prompts: Sequence[Any], params: Any, given: Mapping[st
         )
         for lora, priority, salt in zip(loras, priorities, map(salt_of, prompts), strict=True)
     ]
-    return Asked(_params(params, limits, count), settings, loras, progress)
+    return Asked(_params(params, limits, count) if samples else [], settings, loras, progress)
 
 
 def load_missing(given: Any, limits: Limits) -> list[LoRARequest]:

@@ -14,6 +14,7 @@ from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.prompts import RequestSettings
 from pageant.actors.frontend.requests import Opening
 from pageant.protocol.errors import BadRequest, PageantError
+from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.sampling import SamplingParams
 
 REFRESH_SECONDS = 0.1
@@ -30,16 +31,22 @@ class Batch:
         params: Sequence[SamplingParams],
         settings: Sequence[RequestSettings],
         lora_requests: Sequence[LoRARequest | None],
+        pooling: Sequence[PoolingParams] | None = None,
     ) -> None:
-        """Args: prompts: checked ones, each with its parameters, settings and adapter."""
+        """Args: prompts: checked ones, each with its parameters, settings and adapter.
+        pooling: what is made of each, where nothing is sampled.
+        """
         self._session = session
         self._sinks = [
             _Sink(self, index, Completion(session.next_request_id(), one, lora))
             for index, (one, lora) in enumerate(zip(params, lora_requests, strict=True))
         ]
+        each: Sequence[PoolingParams | None] = pooling or [None] * len(prompts)
         self._openings = [
-            Opening(sink.completion.request_id, prompt, one, sink, own, self._session.replica)
-            for sink, prompt, one, own in zip(self._sinks, prompts, params, settings, strict=True)
+            Opening(sink.completion.request_id, prompt, one, sink, own, self._session.replica, pooling=pooled)
+            for sink, prompt, one, own, pooled in zip(
+                *(self._sinks, prompts, params, settings, each), strict=True
+            )
         ]
         self._next = self._num_open = 0
         self.done: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -116,6 +123,11 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self._sinks)
+
+    @property
+    def completions(self) -> list[Completion]:
+        """Return what has come of every request, in order."""
+        return [sink.completion for sink in self._sinks]
 
     def outputs(self) -> list[RequestOutput]:
         """Every request's final output, in order."""

@@ -15,15 +15,20 @@ from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.overriding import override_config
+from pageant.models.pooling.purpose import CONVERTS, RUNNERS
 from pageant.models.sharding import why_not_shared
+from pageant.models.tokenization import renders_pairs
 from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.fronting import GenerationValue, ServedModel
+from pageant.protocol.pooling import PooledModel
 
 FRONTEND = "frontend"
 HTTP = "http"
 DRAFTER = "drafter"
 OBSERVER = "observer"
+PURPOSE = ("runner", "convert", "pooler_config")
+"""Settings that say what a checkpoint is served for; they become keys of its configuration."""
 LIFECYCLE = "lifecycle"
 
 
@@ -62,7 +67,7 @@ DEFAULT_CAST = Cast(
         {
             *("served_model_name", "max_logprobs", "generation_config", "override_generation_config"),
             *("revision", "tokenizer_revision", "start_asleep", "hf_overrides", "hf_config_path"),
-            "enable_prompt_embeds",
+            *("enable_prompt_embeds", *PURPOSE),
         }
     ),
     optional={
@@ -94,16 +99,19 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
     _check_shares(topology, checkpoint)
-    spec = checkpoint.spec()
+    spec, pooled = checkpoint.spec(), _pooled(checkpoint)
+    longest = checkpoint.longest_text
     return {
         "model": str(path.absolute()),
         "adapters": check_adapters(topology.settings, checkpoint),
         "quantization": quantization,
-        "max_model_len": _max_model_len(topology.settings, spec.max_model_len),
+        "max_model_len": _max_model_len(topology.settings, longest),
         "fit_max_model_len": topology.settings.get("max_model_len") is None,
         "vocab_size": spec.vocab_size,
         "eos_token_ids": checkpoint.eos_token_ids,
         "embeds_size": _embeds_size(topology, checkpoint),
+        "generates": checkpoint.purpose.generates,
+        "pooled": pooled,
         **tokenizer_settings(topology.settings, path),
     }
 
@@ -117,7 +125,10 @@ def _check_shares(topology: Topology, checkpoint: Checkpoint) -> None:
         found, place = topology.settings.get(name), name
     if isinstance(found, bool) or not isinstance(found, int) or found < 2:
         return  # whatever else it is, the executor's options are checked for
-    if objection := why_not_shared(checkpoint, found):
+    objection = why_not_shared(checkpoint, found)
+    if checkpoint.purpose.pools is not None:
+        objection = "a model that is pooled is computed by one executor"
+    if objection:
         raise TopologyError(place, f"found {found}: {objection}")
 
 
@@ -161,15 +172,20 @@ def _quantization(wanted: Any, own: str | None) -> Any:
 def _configured(folder: Path, settings: Mapping[str, Any]) -> Path:
     """Return the folder of a checkpoint with the configuration that settings give it."""
     overrides, config_path = settings.get("hf_overrides") or {}, settings.get("hf_config_path")
+    purpose = {name: value for name in PURPOSE if (value := settings.get(name)) not in (None, "auto")}
+    for name, known in (("runner", RUNNERS), ("convert", CONVERTS)):
+        if name in purpose and purpose[name] not in known:
+            raise TopologyError(name, f"found {purpose[name]!r:.100}; expected one of {', '.join(known)}")
     if not isinstance(overrides, Mapping) or not all(isinstance(key, str) for key in overrides):
         raise TopologyError(
             "hf_overrides", f"found {overrides!r:.200}; expected keys of config.json with values"
         )
     if config_path is not None and (not isinstance(config_path, str) or not config_path):
         raise TopologyError("hf_config_path", f"found {config_path!r:.200}; expected a folder or a hub id")
-    if not overrides and config_path is None:
+    if not overrides and not purpose and config_path is None:
         return folder
     try:
+        overrides = {**overrides, **purpose}
         return override_config(folder, overrides, None if config_path is None else resolve(config_path))
     except (TypeError, ValueError) as error:  # no JSON
         raise TopologyError("hf_overrides", f"found {overrides!r:.200}; expected JSON: {error}") from None
@@ -245,6 +261,8 @@ def _served(
         adapters=tuple(settings["adapters"]),
         eos_token_ids=tuple(settings["eos_token_ids"]),
         embeds_size=settings["embeds_size"],
+        generates=settings["generates"],
+        pooled=settings["pooled"],
     )
 
 
@@ -267,6 +285,27 @@ def _embeds_size(topology: Topology, checkpoint: Checkpoint) -> int | None:
     if size is None:
         raise TopologyError(name, "this model does not compute with embeddings alone; expected false")
     return size
+
+
+def _pooled(checkpoint: Checkpoint) -> PooledModel | None:
+    """Return what frontends need to know of a model that pools."""
+    spec = checkpoint.pooling
+    if spec is None:
+        return None
+    decoder = checkpoint.decoder()[0]
+    return PooledModel(
+        task=spec.task,
+        size=spec.size,
+        dimensions=spec.dimensions,
+        labels=spec.labels,
+        reads_all=spec.pool != "last" or not decoder.is_causal,
+        of_tokens=spec.pool == "all",
+        prompts=dict(spec.prompts),
+        default_prompt=spec.default_prompt,
+        lowercases=spec.lowercases,
+        has_token_types=decoder.num_token_types > 1,
+        has_pair_template=renders_pairs(checkpoint.path),
+    )
 
 
 def _max_model_len(settings: Mapping[str, Any], longest: int) -> int:

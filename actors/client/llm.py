@@ -24,6 +24,7 @@ from pageant.actors.client.members import Members
 from pageant.actors.client.metrics import Metric
 from pageant.actors.client.operating import SyncOperations
 from pageant.actors.client.outputs import RequestOutput
+from pageant.actors.client.pooling import PoolingMethods
 from pageant.actors.client.progress import LoadProgress
 from pageant.actors.client.sampling_params import AnySamplingParams, SamplingParams
 from pageant.actors.client.session import SWAP_SECONDS
@@ -48,7 +49,7 @@ from pageant.protocol.supervision import NodeStatistics
 ParamsOfMany = AnySamplingParams | Sequence[AnySamplingParams] | None
 
 
-class LLM(Members, SyncOperations):
+class LLM(Members, PoolingMethods, SyncOperations):
     """A model, ready to generate when constructed.
 
         with pageant.LLM("path") as llm:

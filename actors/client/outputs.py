@@ -239,6 +239,11 @@ class Completion:
                 self.failed = arrived.finished
 
     @property
+    def end(self) -> Finished | None:
+        """Return the end of its first sample; None before."""
+        return self._samples[0].finished
+
+    @property
     def finished(self) -> bool:
         """Tell whether no more output will come. An error of one sample ends the others."""
         return not self._left or self.failed is not None

@@ -44,6 +44,9 @@ class EngineSettings(TypedDict, total=False):
     generation_config: Literal["auto", "none"] | None
     override_generation_config: Mapping[str, Any] | None
     hf_overrides: Mapping[str, Any] | None
+    runner: Literal["auto", "generate", "pooling"] | None
+    convert: Literal["auto", "none", "embed", "classify"] | None
+    pooler_config: Mapping[str, Any] | None
     hf_config_path: str | Path | None
     max_model_len: int | str | None
     max_num_seqs: int | str | None

@@ -218,7 +218,7 @@ class Frontend(Actor):
         if adapter is not None and adapter not in peers.adapters:
             self._fail(request, BadRequest(f"the adapter {adapter!r:.300} was unloaded", "adapter"))
             return
-        text, token_ids, params, bad_words, thinking, embeds = prepared
+        text, token_ids, params, bad_words, thinking, embeds, pooling = prepared
         if params.seed is None and params.temperature >= GREEDY_TEMPERATURE:
             params = msgspec.structs.replace(params, seed=self.random.randint(0, SEED_MAX))
         if params.num_sequences > params.n and params.logprobs is None:
@@ -250,6 +250,7 @@ class Frontend(Actor):
                 thinking=thinking,
                 is_probe=opening.is_probe,
                 prompt_embeds=embeds,
+                pooling=pooling,
                 **settings,
             )
             self.tell(peers.address("scheduler"), self._open[wire_id].begin(submit, self.clock.now()))

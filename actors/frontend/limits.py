@@ -41,6 +41,8 @@ def limits_of(model: ServedModel) -> tuple[Limits, int | None]:
         *(model.vocab_size, model.max_model_len, most, _default_params(folder, config), model.adapters),
         has_tokenizer=model.tokenizer is not None,
         embeds_size=model.embeds_size,
+        generates=model.generates,
+        pooled=model.pooled,
     )
     return limits, config.get("max_new_tokens")
 

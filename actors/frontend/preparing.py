@@ -11,6 +11,7 @@ import numpy.typing as npt
 from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.marks import reasoning_marks
 from pageant.actors.frontend.peers import CAST, Peers
+from pageant.actors.frontend.pooling import bounded_text, check_text_length, truncated_ids
 from pageant.actors.frontend.prompts import (
     check_allowed,
     check_length,
@@ -24,6 +25,7 @@ from pageant.protocol.arrays import int32
 from pageant.protocol.embedding import PLACEHOLDER_TOKEN, PromptEmbeds, row_names
 from pageant.protocol.errors import BadRequest, Unsupported
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
+from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.roles import ROLES, Feature, features_needed
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
@@ -41,7 +43,8 @@ AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
 class Prepared(NamedTuple):
     """The arguments of a submission. token_ids: int32 [tokens]. `text` is the prompt's text, if it has one.
 
-    With `embeds`, the prompt consists of embeddings, and its token ids are placeholders.
+    With `embeds`, the prompt consists of embeddings, and its token ids are placeholders. With `pooling`, its hidden
+    states are pooled.
     """
 
     text: str | None
@@ -50,6 +53,7 @@ class Prepared(NamedTuple):
     bad_words: tuple[tuple[int, ...], ...]
     thinking: Thinking | None
     embeds: PromptEmbeds | None = None
+    pooling: PoolingParams | None = None
 
 
 class Preparation:
@@ -75,6 +79,8 @@ class Preparation:
         await self._peers.wait()
         params, max_model_len = opening.params, self._peers.model.max_model_len
         self._check_features(opening)
+        if opening.pooling is not None:
+            return await self._prepare_pooled(opening, opening.pooling)
         prompt, embeds = opening.prompt, None
         if isinstance(prompt, EmbeddedPrompt):
             names = await self._frontend.offload(row_names, prompt.rows)
@@ -93,6 +99,29 @@ class Preparation:
         await self._peers.wait()
         return Prepared(text, token_ids, params, bad_words, thinking, embeds)
 
+    async def _prepare_pooled(self, opening: Opening, params: PoolingParams) -> Prepared:
+        """Return a text to be pooled, cut to what its parameters say."""
+        model, prompt = self._peers.model, opening.prompt
+        assert model.pooled is not None and not isinstance(prompt, EmbeddedPrompt), "checked on the way in"
+        text, second = None, None
+        if isinstance(prompt, Tokenize | TokenizeChat):
+            answer = await self._tokenizer.ask(
+                bounded_text(prompt, params, model.max_model_len), TOKENIZE_SECONDS
+            )
+            if not isinstance(answer, Tokenized):
+                raise BadRequest(answer.reason, answer.parameter)
+            check_vocabulary(answer.token_ids, model.vocab_size)
+            text, prompt, second = answer.text, answer.token_ids, answer.second_segment
+        token_ids = truncated_ids(prompt, params, model.max_model_len)
+        check_text_length(len(token_ids), model.max_model_len)
+        await self._peers.wait()
+        pooling = msgspec.structs.replace(
+            params,
+            second_segment=second if model.pooled.has_token_types else None,
+            reads_all=model.pooled.reads_all or params.is_of_tokens,
+        )
+        return Prepared(text, token_ids, opening.params, (), None, None, pooling)
+
     def _check_features(self, opening: Opening) -> None:
         """Refuses by name what an actor of this topology does not honour."""
         needed = set(features_needed(opening.params, opening.settings.get("adapter")))
@@ -100,6 +129,8 @@ class Preparation:
             needed |= ROLES["tokenizer"].features
         if isinstance(opening.prompt, EmbeddedPrompt):
             needed.add(Feature.PROMPT_EMBEDS)
+        if opening.pooling is not None:
+            needed.add(Feature.POOLING)
         for role in CAST:
             for feature in sorted(needed & ROLES[role].features):
                 if not all(feature in features for features in self._peers.role(role)):

@@ -13,6 +13,7 @@ from pageant.actors.frontend.embeds import EmbeddedPrompt, read_embeds
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import check_encodable, check_integer, check_number, expected, to_builtin
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.pooling import PooledModel
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import Tokenize
 
@@ -37,6 +38,8 @@ class Limits:
         adapters: the names of the model's adapters.
         has_tokenizer: texts can be tokenized; without one, requests consist of token ids alone.
         embeds_size: the width of a prompt's embeddings; None if the model takes none.
+        generates: the model generates text.
+        pooled: what the model makes of texts otherwise; None is nothing.
     """
 
     vocab_size: int
@@ -46,6 +49,8 @@ class Limits:
     adapters: tuple[str, ...] = ()
     has_tokenizer: bool = True
     embeds_size: int | None = None
+    generates: bool = True
+    pooled: PooledModel | None = None
 
 
 class RequestSettings(TypedDict, total=False):
@@ -278,6 +283,9 @@ def check_params(params: object, limits: Limits, place: str = "params") -> Sampl
     Raises:
         BadRequest: another type, tokens that are no ids of this model, or more than its limits allow.
     """
+    if not limits.generates and limits.pooled is not None:
+        does = "embeds texts" if limits.pooled.task == "embed" else "classifies texts"
+        raise BadRequest(f"this model {does} and generates none", "model")
     if params is None:
         return limits.defaults
     vocab_size = limits.vocab_size

@@ -22,6 +22,7 @@ from pageant.actors.frontend.prompts import RequestSettings
 from pageant.actors.frontend.tracing import RequestTrace
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import PageantError
+from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Finished, Resumption, Submit, WeightVersionSpans, spans_within
 from pageant.protocol.statistics import OpenRequestEntry
@@ -59,6 +60,7 @@ class Opening:
     Attributes:
         replica: of the model that is to answer it; None is the first.
         is_probe: of ours: it does not count.
+        pooling: what is made of the prompt's hidden states, instead of an answer; `params` are `NOTHING_SAMPLED` then.
     """
 
     request_id: str
@@ -68,6 +70,7 @@ class Opening:
     settings: RequestSettings = field(default_factory=RequestSettings)
     replica: str | None = None
     is_probe: bool = False
+    pooling: PoolingParams | None = None
 
 
 @dataclass(eq=False)

@@ -37,6 +37,7 @@ from pageant.actors.http.openai import (
     tokens,
 )
 from pageant.actors.http.openai.response_store import ResponseStore
+from pageant.actors.http.pooling import embeddings, scores
 from pageant.actors.http.served import Served
 from pageant.actors.http.service import Service
 from pageant.actors.http.siblings import Siblings
@@ -77,7 +78,10 @@ log = logging.getLogger("pageant.http")
 
 STATISTICS_SECONDS = 5.0
 OPEN_SHOWN_MAX = 100
-FAMILIES = (completions, chat, chat_batch, chat_socket, invocations, models, tokens, messages)
+FAMILIES = (
+    *(completions, chat, chat_batch, chat_socket, invocations, models, tokens, messages),
+    *(embeddings, scores),
+)
 
 
 class HttpServer(Frontend):

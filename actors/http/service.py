@@ -43,6 +43,7 @@ from pageant.actors.parsers.base import OutputParser
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import BadRequest, Overloaded
 from pageant.protocol.message import Request as Asked
+from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.tokenizing import Detokenize
 
@@ -248,6 +249,7 @@ class Service:
         whole: bool = False,
         is_probe: bool = False,
         names: Names = AS_INSIDE,
+        pooling: Sequence[PoolingParams] | None = None,
     ) -> Answers:
         """Begins to answer prompts, which are checked by now.
 
@@ -255,6 +257,7 @@ class Service:
             whole: nobody looks at it before its end.
             is_probe: it is let in whatever is open.
             names: what its client calls its parameters.
+            pooling: what is made of each prompt, where nothing is sampled.
 
         Raises:
             BadRequest: a parameter is out of range.
@@ -272,7 +275,8 @@ class Service:
         if params.thinking_token_budget is not None and (marks := served.formats.reasoning) is not None:
             settings = {**settings, "reasoning_marks": (marks.begin, marks.end)}
         kind = RequestOutputKind.FINAL_ONLY if whole else RequestOutputKind.DELTA
-        params = msgspec.structs.replace(check_params(params, served.limits), output_kind=kind)
+        if pooling is None:
+            params = msgspec.structs.replace(check_params(params, served.limits), output_kind=kind)
         key = caller().tenant, name
         ended = partial(self._ended, key, num_bytes)
         answers = Answers(name, len(prompts), params, parser, self.engine.abort_all, ended, names)
@@ -281,12 +285,15 @@ class Service:
         self.num_open += 1
         self._embeds_bytes += num_bytes
         self.idle.clear()
-        for prompt, sink in zip(prompts, answers.prompts, strict=True):
+        each: Sequence[PoolingParams | None] = pooling or [None] * len(prompts)
+        for prompt, sink, pooled in zip(prompts, answers.prompts, each, strict=True):
             sink.name = self.new_id(name)  # whatever others are called by their clients
             given = RequestSettings(
                 **self._scoped(settings), adapter=served.adapter, traceparent=_TRACEPARENT.get()
             )
-            self.engine.open(Opening(sink.name, prompt, params, sink, given, served.replica, is_probe))
+            self.engine.open(
+                Opening(sink.name, prompt, params, sink, given, served.replica, is_probe, pooled)
+            )
         return answers
 
     def _scoped(self, settings: RequestSettings) -> RequestSettings:
@@ -336,7 +343,7 @@ class Service:
         return texts
 
 
-KINDS = ("cmpl", "chatcmpl", "resp", "msg")
+KINDS = ("cmpl", "chatcmpl", "resp", "msg", "embd", "pool", "clas", "scor", "rank")
 
 
 async def respond(

@@ -20,21 +20,10 @@ NOT_SERVED = "not_served"
 # By the beginning of a path: what it is for, and the routes that come nearest.
 _KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     **dict.fromkeys(
-        (
-            "/v1/embeddings",
-            "/embeddings",
-            "/embed",
-            "/v2/embed",
-            "/v1/embed",
-            "/pooling",
-            "/encode",
-            "/api/embed",
-        ),
-        ("embeddings", CHATS),
+        ("/embeddings", "/embed", "/v2/embed", "/v1/embed", "/encode", "/api/embed"),
+        ("embeddings there", ("/v1/embeddings", "/pooling")),
     ),
-    **dict.fromkeys(("/v1/score", "/score"), ("scores of pairs of texts", ("/v1/completions",))),
-    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), ("ranks of documents", CHATS)),
-    **dict.fromkeys(("/classify", "/v1/classify", "/v1/moderations"), ("classes of texts", CHATS)),
+    **dict.fromkeys(("/v1/classify", "/v1/moderations"), ("classes of texts there", ("/classify", *CHATS))),
     "/v1/audio": ("audio", CHATS),
     "/v1/realtime": ("sessions with audio", ("/v1/chat/completions",)),
     "/v1/images": ("images", CHATS),

@@ -5,7 +5,7 @@ Redaction is an allow list. A string stays only if its type lists its possible v
 `NAMES`. A field that is new to the protocol therefore loses its text until it is added here, and kinds of a
 user's own are not kept at all. Names that matter for sharing (a tenant, a salt, an adapter, weights) are replaced by
 aliases, equal where the names were equal. Embeddings of prompts are removed, since a text can be found from them;
-their placeholder tokens stay.
+their placeholder tokens stay. So are results of pooling.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EMPTY: Mapping[str, Any] = {
     **{"stop": (), "bad_words": (), "structured_outputs": None, "extra_args": None, "trace": None},
 }
 # Fields from whose numbers a text could be found.
-TELLING: Mapping[str, Any] = {"prompt_embeds": None, "embedded": None, "embed_names": None}
+TELLING: Mapping[str, Any] = {"prompt_embeds": None, "embedded": None, "embed_names": None, "pooled": None}
 
 
 class Redaction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import re
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -89,8 +90,41 @@ class Tokenizer(Actor):
 
     @receives(concurrent=True)
     async def tokenize(self, request: Tokenize) -> Tokenized | NotTokenized:
-        """Return a text's token ids."""
-        return await self._tokenized(request.text, request)
+        """Return a text's token ids, or those of a pair."""
+        if request.pair is None and request.truncate_to is None:
+            return await self._tokenized(request.text, request)
+        if self.options.skip_tokenizer_init:
+            return _without_tokenizer()
+        return await self._tokenized_pair(request)
+
+    async def _tokenized_pair(self, request: Tokenize) -> Tokenized | NotTokenized:
+        """Return the token ids of a pair, or of a text that is cut."""
+        text, pair = self.prepare(request.text), request.pair
+        if pair is not None:
+            pair = self.prepare(pair)
+        if (most := request.truncate_to) is not None:
+            longest = max(LONG_CHARACTERS, most * self._tokenization.token_length_max)
+            text = _cut(text, longest, request.truncation_side)
+            pair = None if pair is None else _cut(pair, longest, request.truncation_side)
+        elif (most := request.tokens_max) is not None:
+            longest = max(SHORT_CHARACTERS, most * self._tokenization.token_length_max)
+            if len(text) + len(pair or "") > longest:
+                reason = f"the texts have {len(text) + len(pair or '')} characters; {most} tokens, the most that are "
+                return NotTokenized(reason=f"{reason}taken, have at most {longest}", parameter="prompt")
+        encode = partial(
+            self._tokenization.encode_pair,
+            text,
+            pair,
+            truncate_to=request.truncate_to,
+            side=request.truncation_side,
+            pair_max=request.pair_tokens_max,
+        )
+        try:
+            short = len(text) + len(pair or "") <= SHORT_CHARACTERS
+            ids, second = encode() if short else await self.offload(encode)
+        except ValueError as error:
+            return NotTokenized(reason=f"truncate_prompt_tokens: {error}", parameter="truncate_prompt_tokens")
+        return Tokenized(token_ids=int32(ids), text=text, second_segment=second)
 
     @receives(concurrent=True)
     async def tokenize_chat(self, request: TokenizeChat) -> Tokenized | NotTokenized:
@@ -109,8 +143,7 @@ class Tokenizer(Actor):
 
     async def _tokenized(self, text: str, request: Tokenize | TokenizeChat) -> Tokenized | NotTokenized:
         if self.options.skip_tokenizer_init:
-            reason = "the model is served without a tokenizer (skip_tokenizer_init); expected token ids"
-            return NotTokenized(reason=reason, parameter="prompt")
+            return _without_tokenizer()
         text = self.prepare(text)
         if (most := request.tokens_max) is not None:
             longest = self._tokenization.token_length_max
@@ -182,6 +215,16 @@ class Tokenizer(Actor):
         if len(text) <= SHORT_CHARACTERS:
             return self._tokenization.encode(text, add_special_tokens)
         return await self.offload(self._tokenization.encode, text, add_special_tokens)
+
+
+def _without_tokenizer() -> NotTokenized:
+    reason = "the model is served without a tokenizer (skip_tokenizer_init); expected token ids"
+    return NotTokenized(reason=reason, parameter="prompt")
+
+
+def _cut(text: str, most: int, side: str) -> str:
+    """Return the beginning of a text, or its end, of at most so many characters."""
+    return text[:most] if side == "right" else text[-most:]
 
 
 def _blamed(complaint: str) -> str:

@@ -157,7 +157,7 @@ def _listed(path: Path) -> list[tuple[str, str]]:
 
 
 def _content(folder: Path, part: str) -> dict[str, Any]:
-    if (folder / part).resolve().parent != folder.resolve() and part:
+    if part and (Path(part).name != part or part == ".."):
         raise CheckpointError(
             folder / MODULES, f"the module folder {part!r}", "a folder beside it", "Correct it."
         )

@@ -11,7 +11,7 @@ from pageant.actors.client.vllm_names.rows import (
     table,
 )
 
-POOLING = "models generate text; embeddings, scores and classes are not served"
+POOLING = "embeddings, classes and scores come from LLM and from the HTTP server"
 WEIGHTS = "weights come from checkpoints"
 PROFILING = "torch's profiler is not run"
 LOOK = "use statistics, pool_statistics or traces"
@@ -28,15 +28,15 @@ EXPORTS: dict[str, Row] = table(
     same("TextPrompt", "a mapping with `prompt`"),
     same("TokensPrompt", "a mapping with `prompt_token_ids`"),
     same("PromptType", "what a prompt may be"),
-    not_yet("PoolingParams", None, POOLING),
-    not_yet("PoolingOutput", None, POOLING),
-    not_yet("PoolingRequestOutput", None, POOLING),
-    not_yet("EmbeddingOutput", None, POOLING),
-    not_yet("EmbeddingRequestOutput", None, POOLING),
-    not_yet("ClassificationOutput", None, POOLING),
-    not_yet("ClassificationRequestOutput", None, POOLING),
-    not_yet("ScoringOutput", None, POOLING),
-    not_yet("ScoringRequestOutput", None, POOLING),
+    same("PoolingParams", "what is made of a text"),
+    same("PoolingOutput", "an array"),
+    same("PoolingRequestOutput", "a text, and what was made of it"),
+    same("EmbeddingOutput", "an embedding"),
+    same("EmbeddingRequestOutput", "a text and its embedding"),
+    same("ClassificationOutput", "scores of labels"),
+    same("ClassificationRequestOutput", "a text and its scores"),
+    same("ScoringOutput", "the score of a pair"),
+    same("ScoringRequestOutput", "a pair and its score"),
     not_yet(
         "ModelRegistry",
         None,
@@ -117,10 +117,11 @@ LLM: dict[str, Row] = table(
     same("sleep", "weights leave the device"),
     same("wake_up", "and come back"),
     not_yet("release_kv_cache_memory", None, "sleep does that", "use sleep"),
-    not_yet("embed", None, POOLING),
-    not_yet("encode", None, POOLING),
-    not_yet("classify", None, POOLING),
-    not_yet("score", None, POOLING),
+    same("embed", "embeddings of texts; also prompt_name, dimensions"),
+    same("encode", "arrays; also of each token"),
+    same("classify", "scores of labels"),
+    same("score", "scores of pairs, by a cross-encoder or by cosines"),
+    same("reward", "scores of a reward model"),
     not_yet(
         "apply_model",
         None,
