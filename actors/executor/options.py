@@ -203,12 +203,18 @@ def check_group(options: ExecutorOptions) -> None:
             "expert_parallel is True; expected False: whole experts on an executor are not in this version; "
             "tensor_parallel shares each expert out"
         )
-    if options.tensor_segments not in (None, size):
+    segments = options.tensor_segments or size
+    if segments != size and (segments < 1 or segments % size or segments & (segments - 1)):
         raise ValueError(
-            f"tensor_segments is {options.tensor_segments}; expected {size}, one for each of tensor_parallel, or none"
+            f"tensor_segments is {options.tensor_segments}; expected {size}, one for each of tensor_parallel, "
+            f"or a power of two that divides by {size}"
         )
+    if segments > RANKS_MAX:
+        raise ValueError(f"tensor_segments is {segments}; expected at most {RANKS_MAX}")
     if size > 1:
         _check_with_group(options, f"with tensor_parallel {size}")
+    elif segments > 1:
+        _check_with_group(options, f"with tensor_segments {segments}")
 
 
 def _check_with_group(options: ExecutorOptions, group: str) -> None:
@@ -281,6 +287,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         fit_max_model_len=options.fit_max_model_len,
         group_layers=options.group_layers,
         threads=options.num_threads,
+        segments=options.tensor_segments,
         speculation=options.speculation,
         scratch_tokens=SCRATCH_STEPS * options.max_num_batched_tokens,
         **others,
@@ -318,6 +325,6 @@ def load_weights(
             options.max_model_len,
         ),
         *(options.quantization, options.deterministic, options.max_lora_rank, options.weight_version),
-        *(rank, options.num_members),
+        *(rank, options.num_members, options.tensor_segments),
     )
     return LoadedModel(key, options.adapters, progress)

@@ -184,3 +184,13 @@ def test_processes_of_their_own_outlive_the_death_of_one(alone: dict[str, Any]) 
         assert said(llm, GREEDY) == alone["greedy"]
         entries = {name: actor for node in llm.statistics() for name, actor in node.actors.items()}
         assert entries["executor/0"].incarnation == entries["executor/1"].incarnation == 2
+
+
+def test_one_and_two_executors_with_as_many_segments_have_the_same_bits():
+    found = []
+    for ranks in (1, 2):
+        with LLM(DEMO, placement="one", tensor_parallel=ranks, tensor_segments=4, **SMALL) as llm:
+            params = SamplingParams(max_tokens=12, temperature=0, logprobs=3)
+            (output,) = llm.generate("Once upon a time", params)
+            found.append((output.outputs[0].token_ids, output.outputs[0].logprobs))
+    assert found[0] == found[1]

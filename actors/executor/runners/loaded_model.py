@@ -14,6 +14,7 @@ import torch
 
 from pageant import kernels
 from pageant.kernels.base import Kernels
+from pageant.kernels.collectives.local import local_group
 from pageant.models.adapters.checkpoint import RANK_MAX
 from pageant.models.adapters.loading import Adapters
 from pageant.models.checkpoint import Checkpoint
@@ -42,6 +43,15 @@ class ModelKey(NamedTuple):
     rank: int = 0
     """Whose share of the weights it is, among the ranks of a group."""
     num_ranks: int = 1
+    segments: int | None = None
+    """Parts that sums over inputs are taken in; None is one for each rank. See `Shard`."""
+
+    @property
+    def shard(self) -> Shard | None:
+        """The share of the weights; None is all of them, whose sums are taken at once."""
+        if self.num_ranks == 1 and self.segments in (None, 1):
+            return None
+        return Shard(self.rank, self.num_ranks, self.segments)
 
 
 class LoadedModel:
@@ -74,8 +84,10 @@ class LoadedModel:
             max_model_len=key.max_model_len,
             quantization=key.quantization,
             progress=progress,
-            shard=Shard(key.rank, key.num_ranks) if key.num_ranks > 1 else None,
+            shard=key.shard,
         )
+        if key.shard is not None and key.num_ranks == 1:
+            self.decoder.join(local_group(1)[0])
         self.adapters = Adapters(adapters, checkpoint, self.decoder, key.max_lora_rank)
         pooling = checkpoint.pooling
         self.pooler = None if pooling is None else Pooler(pooling, self.device)

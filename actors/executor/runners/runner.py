@@ -86,6 +86,7 @@ class TorchRunner:
         loaded: the weights, if they are there already. Those of another model, or for another device, are passed over.
         collectives: this rank's side of the group that computes the model together; None where it is alone.
         num_near: how many ranks of the group share this host's memory, this one included.
+        segments: parts that sums over inputs are taken in, by all ranks together; None is one for each.
     """
 
     spare_blocks = 0  # of the KV cache, behind those that sequences get
@@ -119,6 +120,7 @@ class TorchRunner:
         loaded: LoadedModel | None = None,
         collectives: Collectives | None = None,
         num_near: int = 1,
+        segments: int | None = None,
     ) -> None:
         if device == "cpu":
             torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // num_near))
@@ -128,6 +130,7 @@ class TorchRunner:
             *(str(model), dtype, device, backend, max_model_len),
             *(quantization, deterministic, max_lora_rank, weight_version),
             *((0, 1) if collectives is None else (collectives.rank, collectives.size)),
+            segments,
         )
         if loaded is None or loaded.key != key:
             loaded = LoadedModel(key, adapters or {}, progress)
@@ -137,7 +140,7 @@ class TorchRunner:
         self._loaded = loaded
         self._kernels, self._decoder, self._adapters = loaded.kernels, loaded.decoder, loaded.adapters
         self._pooling = None if loaded.pooler is None else Pooling(loaded.pooler)
-        if self._pooling is not None and collectives is not None:
+        if self._pooling is not None and key.shard is not None:
             raise ConfigurationError(
                 "a model that is pooled is computed by one executor; expected tensor_parallel 1"
             )
@@ -227,7 +230,7 @@ class TorchRunner:
             block_size=room.block_size,
             clock=self._clock,
             adapters=self._adapters,
-            records=self._collectives is None,
+            records=self._loaded.key.shard is None,
         )
 
     @property

@@ -84,3 +84,19 @@ def test_cores_that_are_not_there_are_named(monkeypatch):
 def test_options_are_decoded_as_they_are_written():
     written = msgspec.json.encode(ExecutorOptions(model="x", device="cpu:0,2-3"))
     assert msgspec.json.decode(written, type=ExecutorOptions).cores == (0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "segments", "text"),
+    [
+        (1, 3, "tensor_segments is 3; expected 1, one for each of tensor_parallel, or a power of two"),
+        (2, 3, "tensor_segments is 3; expected 2,"),
+        (4, 2, "tensor_segments is 2; expected 4,"),
+        (2, 128, "tensor_segments is 128; expected at most 64"),
+    ],
+)
+def test_segments_are_as_many_as_ranks_or_a_power_of_two(ranks, segments, text):
+    with pytest.raises(ValueError, match=text):
+        ExecutorOptions(model="x", tensor_parallel=ranks, tensor_segments=segments)
+    for fitting in (ranks, 8):
+        ExecutorOptions(model="x", tensor_parallel=ranks, tensor_segments=fitting)
