@@ -168,6 +168,12 @@ ALLOWED = {
     "actors/runtime/simulation/processes.py": {"random"},
     "actors/runtime/simulation/simulation.py": {"random"},
     "actors/runtime/transport/addresses.py": {"socket"},
+    # Ranks of a group meet in threads of executors and in memory of their host.
+    "kernels/collectives/local.py": {"threading"},
+    "kernels/collectives/mirrored_store.py": {"threading"},
+    "kernels/collectives/segment.py": {"secrets"},
+    "kernels/collectives/waiting.py": {"threading"},
+    "kernels/cpu/recording.py": {"threading"},
     "actors/client/batching.py": {"concurrent.futures"},
     "actors/client/engine.py": {"concurrent.futures"},
     "actors/client/operating.py": {"concurrent.futures"},
