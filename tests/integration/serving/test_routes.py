@@ -191,7 +191,7 @@ def test_a_known_route_that_is_not_served_says_so_and_what_is(http, path):
 
 
 def test_clients_of_routes_that_are_not_served_are_told_so(client):
-    with pytest.raises(openai.NotFoundError, match="no embeddings"):
+    with pytest.raises(openai.BadRequestError, match="this model generates text; it neither embeds"):
         client.embeddings.create(model="demo", input="Hi")
     with pytest.raises(openai.NotFoundError, match="no images"):
         client.images.generate(model="demo", prompt="A cat")
