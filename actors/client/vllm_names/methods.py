@@ -58,6 +58,10 @@ PARAMETERS: dict[str, Row] = table(
     renamed("lora_request", "adapter", "a LoRARequest, or an adapter's name; one for all or one each"),
     same("priority", "lower is sooner, with the policy `priority`; one for all or one each"),
     same("request_id", "a name that is free"),
+    same("pooling_params", "also `params`"),
+    same("pooling_task", "what is made of texts"),
+    same("data_1", "one text, or as many as of data_2"),
+    same("data_2", "the second text of each pair"),
     same("chat_template", "of this call"),
     no_effect("chat_template_content_format", "text parts are joined where a template takes texts"),
     same("add_generation_prompt", "whether the answer's beginning is rendered"),
@@ -121,7 +125,6 @@ LLM: dict[str, Row] = table(
     same("encode", "arrays; also of each token"),
     same("classify", "scores of labels"),
     same("score", "scores of pairs, by a cross-encoder or by cosines"),
-    same("reward", "scores of a reward model"),
     not_yet(
         "apply_model",
         None,

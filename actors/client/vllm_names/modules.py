@@ -40,6 +40,14 @@ HOMES: dict[str, str] = {
     "BeamSearchSequence": f"{_FRONTEND}.beam_search",
     "RequestOutput": f"{_CLIENT}.outputs",
     "CompletionOutput": f"{_CLIENT}.outputs",
+    "PoolingParams": "pageant.protocol.pooling",
+    **dict.fromkeys(
+        (
+            *("PoolingOutput", "PoolingRequestOutput", "EmbeddingOutput", "EmbeddingRequestOutput"),
+            *("ClassificationOutput", "ClassificationRequestOutput", "ScoringOutput", "ScoringRequestOutput"),
+        ),
+        f"{_CLIENT}.pooling",
+    ),
     "Logprob": f"{_FRONTEND}.outputs",
     "LoRARequest": f"{_CLIENT}.lora",
     "TextPrompt": f"{_CLIENT}.prompt_types",
