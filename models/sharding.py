@@ -86,6 +86,8 @@ def why_not_shared(checkpoint: Checkpoint, ranks: int, segments: int | None = No
     if checkpoint.architecture is None:
         names = checkpoint.config.get("architectures") or ["?"]
         return f"{names[0]} runs on transformers' own code, which is whole; expected 1"
+    if checkpoint.pooling is not None:
+        return "models whose hidden states are pooled are not shared out in this version; expected 1"
     return objection_to(checkpoint.decoder()[0], ranks, segments) or _scattered_inputs(checkpoint)
 
 

@@ -12,6 +12,7 @@ from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.core import ExecutorCore
 from pageant.actors.executor.device_errors import is_device_error
 from pageant.actors.executor.groups.leading import Leading
+from pageant.actors.executor.groups.leading_thread import LeadingThread
 from pageant.actors.executor.guided.keeping import SOON_SECONDS
 from pageant.actors.executor.guided_draws import GRAMMAR
 from pageant.actors.executor.instructions import (
@@ -100,11 +101,7 @@ class Executor(Leading, Adapting, Succeeding):
 
     def open_thread(self, leads: bool) -> ComputingThread:
         """Return the computing thread of the runner."""
-        thread: type[ComputingThread] = ComputingThread
-        if leads:
-            from pageant.actors.executor.groups.leading_runner import LeadingThread
-
-            thread = LeadingThread
+        thread = LeadingThread if leads else ComputingThread
         return thread(self._runner, self.core.cut, self.clock, self.soon_seconds)
 
     def loses_process(self, error: BaseException) -> bool:

@@ -7,6 +7,8 @@ prefix that is not what the index says, gives a wrong token.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
+from pageant.actors.executor.batch.inputs import AdaptedTokens, Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.scoring import Scored
 from pageant.actors.executor.batch.trees import kept_slots
 from pageant.actors.executor.guided.undrawn import PooledResults, Undrawn
+from pageant.actors.executor.instructions import Launch
 from pageant.actors.executor.runners.model_runner import KnownTokens
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
 from pageant.actors.executor.simulated_model import (
@@ -34,15 +37,19 @@ from pageant.actors.executor.simulated_model import (
     written,
 )
 from pageant.actors.executor.tiers.moving import Move, Way
+from pageant.actors.runtime.address import group_of
 from pageant.protocol.arrays import int64
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.pooling import PooledRows, join_pooled
+from pageant.protocol.ranks import DescribeRank, FormGroup
 from pageant.protocol.roles import Feature
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
     from pageant.actors.executor.runners.model_runner import Drawn, ModelRunner
+    from pageant.actors.executor.simulated_group import SimulatedMeeting
 
+Int32 = npt.NDArray[np.int32]
 UInt64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
@@ -55,7 +62,9 @@ class SimulatedExecutor(Executor):
     """The real shell and batch, over a `SimulatedRunner`."""
 
     loads_weights = False
-    follower = ""
+    follower = "pageant.actors.executor.simulated_group:SimulatedRank"
+    _simulated: SimulatedMeeting
+    """Where the members of a group meet, where it leads one."""
     soon_seconds = 0.0  # nothing may wait but in simulated time
     features = Executor.features - {
         *(Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS, Feature.PROMPT_EMBEDS)
@@ -73,7 +82,27 @@ class SimulatedExecutor(Executor):
         whole_prompts: bool = False
 
     def open_runner(self) -> ModelRunner:
+        if self.options.num_members > 1:
+            from pageant.actors.executor.simulated_group import SimulatedLeader
+
+            return SimulatedLeader(self.options, self._simulated)
         return SimulatedRunner(self.options, ready=self.options.torch_device == "cpu")
+
+    async def _lead(self) -> ModelRunner:
+        from pageant.actors.executor.simulated_group import meeting_of
+
+        group = group_of(self.name)
+        self.followers = tuple(f"{group}/{rank}" for rank in range(1, self.options.num_members))
+        self._simulated = meeting_of(group, self.incarnation, len(self.followers))
+        await self._ask_all([DescribeRank()] * len(self.followers))
+        form = FormGroup(collectives="simulated", meeting=group, num_near=1)
+        runner = self.offload(self.open_runner)
+        return (await asyncio.gather(runner, self._ask_all([form] * len(self.followers))))[0]
+
+    async def _launch(self, order: Launch) -> None:
+        if self.followers:
+            await self._simulated.all_came(order.work.number)
+        await super()._launch(order)
 
     def _host_bytes(self) -> int:
         return HOST_BYTES
@@ -180,15 +209,9 @@ class SimulatedRunner:
 
     def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
         """See `model_runner.ModelRunner`."""
-        self._kv[inputs.copy_destinations] = self._kv[inputs.copy_sources]
-        token_ids = inputs.token_ids.copy()
-        token_ids[inputs.unknown] = self._last_drawn[inputs.unknown_rows]
-        values = written(token_ids, inputs.positions)
-        for adapter, tokens in inputs.adapted:
-            values[tokens] = adapted(values[tokens], adapter)
-        for slots in inputs.slots:
-            self._kv.reshape(-1)[slots] = values
-        all_seen = self._seen(inputs)
+        self.copy(inputs.copy_sources, inputs.copy_destinations)
+        self.write(inputs, self.known(inputs), inputs.adapted)
+        all_seen = self.seen_by_all(inputs)
         scores, prompts = inputs.scores, None
         if scores is not None and scores.prompt is not None:
             prompts = _columns(scores.prompt, all_seen[scores.prompt.places], scores.prompt.token_ids)
@@ -216,6 +239,12 @@ class SimulatedRunner:
             pooling=pooling,
         )
         return undrawn if len(inputs.guided.late) else self.draw(undrawn)
+
+    def known(self, packed: Packed) -> Int64:
+        """Return the tokens of a step, int64 [T], with those that the step before drew."""
+        token_ids = packed.token_ids.copy()
+        token_ids[packed.unknown] = self._last_drawn[packed.unknown_rows]
+        return token_ids
 
     def draw(self, undrawn: Undrawn) -> Drawn:
         """See `model_runner.ModelRunner`."""
@@ -303,7 +332,23 @@ class SimulatedRunner:
             last = places[np.cumsum(accepted + 1) - 1].astype(np.int64)
             drawn.proposed = self.proposer.propose(inputs, last, token_ids[last], seen[last])
 
-    def _seen(self, inputs: StepInputs) -> UInt64:
+    def seen_by_all(self, inputs: StepInputs) -> UInt64:
+        """Return what all members of a group see together for each of a step's tokens, [T]."""
+        return self.seen(inputs, inputs.ancestors)
+
+    def write(self, packed: Packed, token_ids: Int64, adapters: Sequence[AdaptedTokens] = ()) -> None:
+        """Write what tokens, int64 [T], leave in their slots."""
+        values = written(token_ids, packed.positions)
+        for adapter, tokens in adapters:
+            values[tokens] = adapted(values[tokens], adapter)
+        for slots in packed.slots:
+            self._kv.reshape(-1)[slots] = values
+
+    def copy(self, sources: Int32, destinations: Int32) -> None:
+        """Copy blocks, int32 [C]: all are read before any is written."""
+        self._kv[destinations] = self._kv[sources]
+
+    def seen(self, inputs: Packed, ancestors: Int64 | None) -> UInt64:
         """Return for each token the sum of its sequence's slots up to its own; in a tree, of its ancestors."""
         counts = np.diff(inputs.query_starts)
         sequences = np.repeat(np.arange(len(counts)), counts)
@@ -319,16 +364,15 @@ class SimulatedRunner:
                         ends >= window, sums[sequences, np.maximum(ends - window, 0)], np.uint64(0)
                     )
                 found += seen * np.uint64(2 * group + 1)
-            if inputs.ancestors is not None:
-                self._see_ancestors(found, inputs)
+            if ancestors is not None:
+                self._see_ancestors(found, inputs, ancestors)
         return found
 
-    def _see_ancestors(self, seen: UInt64, inputs: StepInputs) -> None:
+    def _see_ancestors(self, seen: UInt64, inputs: Packed, of_tokens: Int64) -> None:
         """Mutates what is seen in trees: bit 0 of a token's ancestors is the root, which sees all before it."""
-        assert inputs.ancestors is not None, "there are trees"
         assert self.windows == (None,), "trees are seen here only where there are no windows"
         values, root = self._kv.reshape(-1)[inputs.slots[0]], 0
-        for token, ancestors in enumerate(inputs.ancestors.tolist()):
+        for token, ancestors in enumerate(of_tokens.tolist()):
             if ancestors == 1:
                 root = token
             elif ancestors:

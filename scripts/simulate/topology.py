@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +12,7 @@ import msgspec
 
 import pageant
 from pageant.actors.client.cast import DEFAULT_CAST
+from pageant.actors.executor.simulated import SimulatedExecutor
 from pageant.actors.executor.simulated_model import NUM_TOKENS
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
@@ -112,6 +113,9 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         raise TopologyError(
             "actor", f"there is no actor {name!r} to take the place of; expected one of {known}"
         )
+    on_device = "speculation" in settings and "drafter" not in cast
+    if settings["device"] == "cpu" and not on_device and "executor" not in (classes or {}):
+        settings["tensor_parallel"] = Random(f"{seed} group").choice((1, 1, 2, 3))
     cast |= classes or {}
     frontend = cast.pop("frontend")
     homes = {name: _home(random, name) for name in cast}
@@ -119,6 +123,7 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         _plan(f"{name}/0" if name == "executor" else name, homes[name], cls, settings)
         for name, cls in cast.items()
     ]
+    actors = _with_followers(actors, Random(f"{seed} followers"), settings)
     for index in range(random.randint(2, 3)):
         home = ROOT if index == 0 else f"user-{index}"
         actors.append(_plan(f"frontend/{index}", home, frontend, settings))
@@ -148,3 +153,17 @@ def _plan(name: str, node: str, cls: str, settings: Mapping[str, Any]) -> ActorP
     options = load_actor_class(cls, name).Options
     given = {key: value for key, value in settings.items() if key in options.__struct_fields__}
     return ActorPlan(name, node, cls, msgspec.json.encode(msgspec.convert(given, options)))
+
+
+def _with_followers(actors: list[ActorPlan], random: Random, settings: Mapping[str, Any]) -> list[ActorPlan]:
+    """Return the actors, with the other members of the executor's group, if it leads one."""
+    size = settings.get("tensor_parallel", 1)
+    if size == 1:
+        return actors
+    bound = [replace(one, bound="executor") if one.name == "executor/0" else one for one in actors]
+    for rank in range(1, size):
+        follower = _plan(
+            f"executor/{rank}", _home(random, f"executor-{rank}"), SimulatedExecutor.follower, settings
+        )
+        bound.append(replace(follower, bound="executor"))
+    return bound

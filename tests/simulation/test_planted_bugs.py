@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
+
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.detokenizer.delivery import Delivery
+from pageant.actors.executor import simulated_group
+from pageant.actors.runtime.bonds import Bonds
 from pageant.actors.runtime.lives import Life
 from pageant.actors.runtime.streams import Arrival, Incoming
 from pageant.actors.scheduler.actor import Scheduler
 from pageant.actors.scheduler.core import SchedulerCore
 from pageant.actors.scheduler.planning import Planner
+from pageant.protocol.arrays import int32
 from pageant.scripts.simulate.engine import EngineSimulation
 from pageant.scripts.simulate.runs import run_seed, shorten
 
@@ -131,4 +136,26 @@ def test_a_handler_that_raises(monkeypatch):
         return stepped(self, message)
 
     monkeypatch.setattr(Scheduler, "stepped", raising)
+    assert caught_by() is not None
+
+
+def test_a_member_of_a_group_that_makes_no_copies(monkeypatch):
+    follow = simulated_group._follow
+    empty = int32()
+
+    def followed(runner, step, token_ids):
+        copies = {"copy_sources": empty, "copy_destinations": empty}
+        return follow(runner, msgspec.structs.replace(step, **copies), token_ids)
+
+    monkeypatch.setattr(simulated_group, "_follow", followed)
+    assert caught_by() is not None
+
+
+def test_members_of_a_group_that_begin_under_incarnations_of_their_own(monkeypatch):
+    def begun(self, members):
+        for index, member in enumerate(members):
+            member.incarnation += index
+            member.begin()
+
+    monkeypatch.setattr(Bonds, "_begin", begun)
     assert caught_by() is not None

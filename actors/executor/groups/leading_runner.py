@@ -7,16 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from pageant.actors.executor.batch.inputs import StepInputs
-from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.groups.word import Word
 from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.runners.runner import TorchRunner
-from pageant.actors.executor.work import Launched, Work
+from pageant.actors.executor.work import Work
 from pageant.kernels.collectives.base import Collectives
 from pageant.protocol.arrays import int64
 
-__all__ = ["LeadingRunner", "LeadingThread"]
+__all__ = ["LeadingRunner"]
 
 
 class LeadingRunner(TorchRunner):
@@ -51,16 +50,3 @@ class LeadingRunner(TorchRunner):
         self._word.go_on(self._number, self._place, token_ids)
         self._place += 1
         return self._launch(replace(inputs, token_ids=token_ids, unknown=int64(), unknown_rows=int64()))
-
-
-class LeadingThread(ComputingThread):
-    """The computing thread of a group's leader. Its runner is a `LeadingRunner`."""
-
-    _runner: LeadingRunner
-
-    def launch(self, work: Work) -> Launched | None:
-        """See `ComputingThread`. The others hear of a launch that is refused, or that ends early."""
-        self._runner.begin(work)
-        outcome = super().launch(work)
-        self._runner.finish()
-        return outcome

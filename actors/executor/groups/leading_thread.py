@@ -1,0 +1,34 @@
+"""The computing thread of a group's leader. Knows no torch."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pageant.actors.executor.computing import ComputingThread
+from pageant.actors.executor.runners.model_runner import ModelRunner
+from pageant.actors.executor.work import Launched, Work
+
+__all__ = ["LeadingThread", "LeadsOthers"]
+
+
+class LeadsOthers(ModelRunner, Protocol):
+    """A model runner that has others compute each step with it."""
+
+    def begin(self, work: Work) -> None:
+        """Begin a launch, which the others were ordered to compute."""
+
+    def finish(self) -> None:
+        """Have the others leave those steps of the launch that were not computed."""
+
+
+class LeadingThread(ComputingThread):
+    """Computes launches with the others of a group. They hear of a launch that is refused, or that ends early."""
+
+    _runner: LeadsOthers
+
+    def launch(self, work: Work) -> Launched | None:
+        """See `ComputingThread`."""
+        self._runner.begin(work)
+        outcome = super().launch(work)
+        self._runner.finish()
+        return outcome
