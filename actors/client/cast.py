@@ -118,18 +118,23 @@ def model_settings(topology: Topology) -> dict[str, Any]:
 
 def _check_shares(topology: Topology, checkpoint: Checkpoint) -> None:
     """Refuse a model that cannot be shared out over as many executors as a topology says."""
-    name, place = "tensor_parallel", "actors.executor.options.tensor_parallel"
+    ranks, place = _wanted(topology, "tensor_parallel")
+    segments, of_segments = _wanted(topology, "tensor_segments")
+    if max(ranks or 1, segments or 1) < 2:
+        return  # whatever else they are, the executor's options are checked for
+    if objection := why_not_shared(checkpoint, ranks or 1, segments):
+        found, place = (segments, of_segments) if "tensor_segments" in objection else (ranks or 1, place)
+        raise TopologyError(place, f"found {found}: {objection}")
+
+
+def _wanted(topology: Topology, name: str) -> tuple[int | None, str]:
+    """Return an option of the executor that is a number, and its place; None where it is none."""
     entry = topology.actors.get("executor")
-    found = None if entry is None else entry.options.get(name)
+    found, place = None if entry is None else entry.options.get(name), f"actors.executor.options.{name}"
     if found is None:
         found, place = topology.settings.get(name), name
-    if isinstance(found, bool) or not isinstance(found, int) or found < 2:
-        return  # whatever else it is, the executor's options are checked for
-    objection = why_not_shared(checkpoint, found)
-    if checkpoint.purpose.pools is not None:
-        objection = "a model that is pooled is computed by one executor"
-    if objection:
-        raise TopologyError(place, f"found {found}: {objection}")
+    valid = isinstance(found, int) and not isinstance(found, bool) and found > 0
+    return (found if valid else None), place
 
 
 _READ = ("adapters", "chat_template", "quantization", "tokenizer")

@@ -227,11 +227,6 @@ def _check_with_group(options: ExecutorOptions, group: str) -> None:
             f"speculation is of method {options.speculation.method!r}; expected ngram {group}: a drafter on the device "
             "reads weights that are shared out"
         )
-    if options.adapters or options.added_adapters:
-        names = ", ".join([*options.adapters, *options.added_adapters])
-        raise ValueError(
-            f"adapters is {names}; expected none {group}: adapters are not shared out in this version"
-        )
 
 
 def _use_cores(options: ExecutorOptions) -> None:

@@ -7,7 +7,6 @@ prefix that is not what the index says, gives a wrong token.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -96,8 +95,8 @@ class SimulatedExecutor(Executor):
         self._simulated = meeting_of(group, self.incarnation, len(self.followers))
         await self._ask_all([DescribeRank()] * len(self.followers))
         form = FormGroup(collectives="simulated", meeting=group, num_near=1)
-        runner = self.offload(self.open_runner)
-        return (await asyncio.gather(runner, self._ask_all([form] * len(self.followers))))[0]
+        await self._ask_all([form] * len(self.followers))
+        return await self.offload(self.open_runner)
 
     async def _launch(self, order: Launch) -> None:
         if self.followers:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from pageant import LLM, SamplingParams
 from pageant.actors.client.session import resolve_topology
 from pageant.actors.client.settings import topology_of
 from pageant.protocol.errors import BadRequest, PageantError, TopologyError
+from tests.random_adapters import save_adapter
 
 DEMO = str(Path(__file__).parents[2] / "models" / "demo")
 SMALL: dict[str, Any] = {
@@ -93,6 +95,23 @@ def test_speculation_and_memory_below_the_device_say_what_one_says(alone: dict[s
         assert sum(tier.blocks_saved for tier in pool.tiers) > 0
 
 
+def test_adapters_and_segments_say_what_one_says(tmp_path: Path) -> None:
+    """Adapters are shared out as the weights that they add to are. With as many segments, sums are the same bits."""
+    model = AutoModelForCausalLM.from_pretrained(DEMO, dtype="float32")
+    save_adapter(tmp_path, model, ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), size=0.2)
+    adapters = {"a": str(tmp_path)}
+    with LLM(DEMO, placement="one", adapters=adapters, tensor_segments=4, **SMALL) as llm:
+        expected = [said(llm, GREEDY), adapted(llm)]
+    with LLM(DEMO, placement="one", adapters=adapters, tensor_segments=4, tensor_parallel=2, **SMALL) as llm:
+        assert [said(llm, GREEDY), adapted(llm)] == expected
+    assert expected[1] != [ids[0] for ids, _ in expected[0]], "the adapter changes what is said"
+
+
+def adapted(llm: LLM) -> list[list[int]]:
+    outputs = llm.generate(PROMPTS, GREEDY, adapter="a", use_tqdm=False)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
 def resolved(**settings: Any) -> dict[str, tuple[str, str]]:
     """Return the node and the class of each executor of a topology."""
     actors = resolve_topology(topology_of(DEMO, None, settings)).actors
@@ -133,7 +152,7 @@ def test_a_topology_places_a_leader_and_its_followers() -> None:
             {"enable_expert_parallel": True},
             "enable_expert_parallel: found True; expected False: whole experts",
         ),
-        ({"tensor_parallel": 2, "tensor_segments": 3}, "tensor_segments: found 3; expected 2"),
+        ({"tensor_parallel": 2, "tensor_segments": 3}, "tensor_segments: found 3"),
         ({"tensor_parallel": 2, "device": "cuda"}, "device: found 'cuda'"),
         (
             {"tensor_parallel": 2, "speculation": {"method": "draft", "model": f"{DEMO}/draft"}},
