@@ -41,23 +41,26 @@ AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
 
 
 class Prepared(NamedTuple):
-    """The arguments of a submission. token_ids: int32 [tokens]. `text` is the prompt's text, if it has one.
-
-    With `embeds`, the prompt consists of embeddings, and its token ids are placeholders. With `pooling`, its hidden
-    states are pooled.
-    """
+    """The arguments of a submission."""
 
     text: str | None
+    """The prompt's text; None where it has none."""
     token_ids: npt.NDArray[np.int32]
+    """int32 [tokens]: the prompt's tokens; placeholders where it consists of embeddings."""
     params: SamplingParams
+    """The parameters, with the constraint as it holds after this prompt."""
     bad_words: tuple[tuple[int, ...], ...]
+    """The tokens of each bad word."""
     thinking: Thinking | None
+    """The budget of the model's reasoning; None without one."""
     embeds: PromptEmbeds | None = None
+    """The prompt's embeddings; None where it consists of tokens."""
     pooling: PoolingParams | None = None
+    """How the prompt's hidden states are pooled; None where tokens are generated."""
 
 
 class Preparation:
-    """Prepares the requests to one model."""
+    """Prepares the requests to one model: tokenizes prompts, compiles grammars, refuses what cannot be served."""
 
     def __init__(self, frontend: Actor, peers: Peers) -> None:
         self._peers = peers
@@ -68,7 +71,7 @@ class Preparation:
         self._own_marks: ReasoningMarks | None = None
 
     async def prepare(self, opening: Opening) -> Prepared:
-        """Returns when whoever computes it is there, too.
+        """Prepare a request, and wait until every actor is up that computes it.
 
         Raises:
             BadRequest: it cannot be served as it is.
@@ -123,7 +126,7 @@ class Preparation:
         return Prepared(text, token_ids, opening.params, (), None, None, pooling)
 
     def _check_features(self, opening: Opening) -> None:
-        """Refuses by name what an actor of this topology does not honour."""
+        """Refuse by name what an actor of this topology does not honour."""
         needed = set(features_needed(opening.params, opening.settings.get("adapter")))
         if isinstance(opening.prompt, TokenizeChat):
             needed |= ROLES["tokenizer"].features

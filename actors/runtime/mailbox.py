@@ -48,6 +48,7 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
         self.capacity = capacity
         self.depth_max = 0
+        """The most envelopes that have waited at a time."""
 
     def __len__(self) -> int:
         return len(self._queue)
