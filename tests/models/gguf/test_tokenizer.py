@@ -17,6 +17,7 @@ from pageant.models.gguf.folder import as_folder, refuse_without_tokenizer
 from pageant.models.gguf.pre_tokenizers import RULES
 from pageant.models.gguf.vocabulary import TokenKind
 from pageant.models.tokenization import Tokenization
+from tests.gguf_files import byte_level_metadata
 
 TEXTS = (
     *(
@@ -73,20 +74,7 @@ def trained(pre: str) -> Tokenizer:
 
 def metadata_of(tokenizer: Tokenizer, pre: str) -> Callable[[Any], None]:
     """Return what writes a tokenizer into a file's metadata."""
-    content = json.loads(tokenizer.to_str())
-    vocab = sorted(content["model"]["vocab"].items(), key=lambda entry: entry[1])
-    special = {token["content"] for token in content["added_tokens"]}
-
-    def edit(writer: Any) -> None:
-        for key in ("tokens", "token_type", "merges", "pre"):
-            writer.kv_data[0].pop(f"tokenizer.ggml.{key}", None)
-        writer.add_token_list([token for token, _ in vocab])
-        writer.add_token_types([3 if token in special else 1 for token, _ in vocab])
-        writer.add_token_merges([" ".join(merge) for merge in content["model"]["merges"]])
-        writer.add_tokenizer_pre(pre)
-        writer.add_add_bos_token(pre == "llama-bpe")
-
-    return edit
+    return byte_level_metadata(json.loads(tokenizer.to_str()), pre)
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "smollm", "starcoder", *SPLITS])

@@ -1,0 +1,74 @@
+"""GGUF files in the commands and the library: what is said of one, and what is refused before anything loads."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import pageant
+from pageant.scripts.commands.doctor import examine_model
+from tests.gguf_files import byte_level_metadata, write_file
+
+DEMO = Path(__file__).parents[2] / "models" / "demo"
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "max_model_len": 256,
+    "kv_cache_memory": 64 << 20,
+    "threads": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def file_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Write a demo checkpoint's file, with the demo model's own tokenizer and chat template."""
+    content = json.loads((DEMO / "tokenizer.json").read_text())
+    template = json.loads((DEMO / "tokenizer_config.json").read_text())["chat_template"]
+
+    def edit(writer: Any) -> None:
+        byte_level_metadata(content, "gpt-2")(writer)
+        writer.kv_data[0].pop("tokenizer.ggml.bos_token_id")
+        writer.kv_data[0]["tokenizer.ggml.eos_token_id"].value = 2
+        writer.add_chat_template(template)
+
+    def write(folder: Path, kind: str) -> Path:
+        path = tmp_path_factory.mktemp("gguf") / f"{folder.name}.{kind}.gguf"
+        values = json.loads((folder / "config.json").read_text())
+        rope = {"rope_type": "default", "rope_theta": values["rope_theta"]}
+        config = SimpleNamespace(**values, rope_parameters=rope)
+        write_file(path, "llama", config, load_file(folder / "model.safetensors"), kind, edit)
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def test_what_is_read_of_a_file_is_said(file_of: Callable[..., Path]) -> None:
+    found = examine_model(str(file_of(DEMO, "Q4_0")))
+    assert found.good and "LlamaForCausalLM in bfloat16" in found.found
+    assert found.means.startswith("GGUF (Q4_0): 21 matrices with exact codes")
+    cut = file_of(DEMO, "Q8_0")
+    cut.write_bytes(cut.read_bytes()[:2_000_000])
+    assert "truncated" in examine_model(str(cut)).means
+
+
+def test_a_file_without_a_known_tokenizer_is_refused_before_anything_loads(
+    file_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = file_of(DEMO, "Q4_0")
+    path.write_bytes(path.read_bytes().replace(b"tokenizer.ggml.merges", b"tokenizer.ggml.merged"))
+    with (
+        caplog.at_level(logging.ERROR),
+        pytest.raises(pageant.CheckpointError, match=r"no tokenizer\.ggml\.merges"),
+    ):
+        pageant.LLM(str(path), **SETTINGS)
