@@ -16,6 +16,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.kernels.collectives.base import Collectives
 from pageant.kernels.tiled import LinearWeight
+from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.spec import ModelSpec
 
@@ -71,6 +72,8 @@ class Decoder(Protocol):
     """[T, len(taps) * hidden_size], of the last forward pass."""
     groups: LayerGroups
     """The layers that share blocks; one group of all at first."""
+    kv_dtype: torch.dtype
+    """Of the KV caches that `allocate_kv_caches` returns; `dtype` at first."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -118,8 +121,9 @@ class Decoder(Protocol):
         """Return float32 [R, vocab_size] for rows of hidden states [R, hidden_size]; see `Kernels.logits`."""
         ...
 
-    def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
-        """The shape of one layer's keys, and of its values."""
+    @property
+    def kv_layout(self) -> KVLayout:
+        """Sizes of the KV cache of one group's layers, which is in `kv_dtype`."""
         ...
 
     def kv_bytes_per_block(self, block_size: int) -> int:

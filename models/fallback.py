@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ from pageant.models.foreign_attention import (
     attend,
     plug_in,
 )
-from pageant.models.kv_cache import allocate_kv_caches
+from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.proof import prove, reference_logits
 from pageant.models.spec import ModelSpec
@@ -69,6 +68,7 @@ class FallbackDecoder:
         self._layers = layers
         self.windows = layers.windows
         self.groups = LayerGroups.one(layers.windows)
+        self.kv_dtype: torch.dtype = model.dtype
         self._step = PagedStep(kernels)
         self._body = model.base_model
         plug_in(self._body, self._step)
@@ -109,19 +109,19 @@ class FallbackDecoder:
         logits: Tensor = self._head(input_ids=self._no_tokens, use_cache=False).logits
         return logits[0].float()
 
-    def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
-        """See `Decoder.kv_cache_shape`."""
-        return num_blocks, self._layers.num_kv_heads, block_size, self._layers.head_dim
+    @property
+    def kv_layout(self) -> KVLayout:
+        """See `Decoder.kv_layout`."""
+        layers = self.groups.layers_per_block
+        return KVLayout(layers, self._layers.num_kv_heads, self._layers.head_dim, self.kv_dtype)
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Decoder.kv_bytes_per_block`."""
-        layers = self.groups.layers_per_block
-        return 2 * layers * prod(self.kv_cache_shape(1, block_size)) * self.dtype.itemsize
+        return self.kv_layout.bytes_per_block(block_size)
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """See `Decoder.allocate_kv_caches`."""
-        shape = self.kv_cache_shape(num_blocks, block_size)
-        return allocate_kv_caches(self.groups.layers_per_block, shape, self.dtype, self.device)
+        return self.kv_layout.allocate(num_blocks, block_size, self.device)
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield all parameters and buffers, [...] of any dtype."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_ti
 from pageant.models.both_ways import look_both_ways, wanted_both_ways
 from pageant.models.decoder import Embedded, Wanted
 from pageant.models.joint import Joint
-from pageant.models.kv_cache import allocate_kv_caches
+from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.layers import DecoderLayer
 from pageant.models.norm import Norm
@@ -64,6 +63,7 @@ class NativeDecoder:
         self.taps: tuple[int, ...] = ()
         self.tapped: Tensor | None = None
         self.groups = LayerGroups.one(self.windows) if spec.is_causal else LayerGroups.scratch(self.windows)
+        self.kv_dtype = dtype
         self._pages = Pages(self.device)
         shapes = model_shapes(spec)
         head = "lm_head.weight" if "lm_head.weight" in shapes else "embedding.weight"
@@ -185,19 +185,20 @@ class NativeDecoder:
         """See `Decoder.windows`."""
         return tuple(layer.window for layer in self.spec.layers)
 
-    def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, int, int, int]:
-        """See `Decoder.kv_cache_shape`."""
-        return num_blocks, self.spec.attention.num_kv_heads, block_size, self.spec.attention.head_dim
+    @property
+    def kv_layout(self) -> KVLayout:
+        """See `Decoder.kv_layout`."""
+        attention = self.spec.attention
+        layers = self.groups.layers_per_block
+        return KVLayout(layers, attention.num_kv_heads, attention.head_dim, self.kv_dtype)
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Decoder.kv_bytes_per_block`."""
-        layers = self.groups.layers_per_block
-        return 2 * layers * prod(self.kv_cache_shape(1, block_size)) * self.dtype.itemsize
+        return self.kv_layout.bytes_per_block(block_size)
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """See `Decoder.allocate_kv_caches`."""
-        shape = self.kv_cache_shape(num_blocks, block_size)
-        return allocate_kv_caches(self.groups.layers_per_block, shape, self.dtype, self.device)
+        return self.kv_layout.allocate(num_blocks, block_size, self.device)
 
     def weight(self, place: Place) -> LinearWeight:
         """Return the view of the weights that a checkpoint's tensor belongs in; see `view_of`."""

@@ -85,6 +85,7 @@ SHARED = (
     Shared("max_num_seqs", str, BATCHES, "Most requests in a batch.", "256", more=NUMBER),
     Shared("max_num_batched_tokens", str, BATCHES, "Most tokens computed in a step.", "2048", more=NUMBER),
     Shared("enable_prefix_caching", bool, BATCHES, "Keep the KV of ended requests.", "yes"),
+    Shared("kv_cache_dtype", str, BATCHES, "auto, int8 or fp8: keys and values in 8 bits.", "auto"),
     Shared("kv_cache_memory", str, BATCHES, "For KV blocks, such as 4GiB.", "a share of what is free"),
     Shared("gpu_memory_utilization", float, BATCHES, "Share of a GPU's memory that is used.", "0.9"),
     Shared("block_size", int, BATCHES, "Tokens of a KV block.", "16"),

@@ -61,6 +61,7 @@ class EngineSettings(TypedDict, total=False):
     kernels: str | None
     deterministic: bool | None
     block_size: int | None
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] | None
     kv_cache_memory: str | int | None
     host_memory: str | int | None
     disk_space: str | int | None

@@ -52,6 +52,8 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         block_size: tokens per KV block.
         max_num_seqs, max_model_len: the size of the batch.
         fit_max_model_len: lower `max_model_len` to what the KV cache holds, where nobody asked for it.
+        kv_cache_dtype: `int8` or `fp8` keys and values, with a scale for each token and head; `auto` is the model's own
+            dtype.
         kv_cache_memory: for KV blocks, such as `4GiB`; None is a share of what is free.
         gpu_memory_utilization: of a GPU's memory, the share for weights, steps and KV blocks together.
         max_num_batched_tokens: of the largest step, for which a GPU's memory must do.
@@ -90,6 +92,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     max_num_seqs: int = 256
     max_model_len: int = 4096
     fit_max_model_len: bool = False
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"
     kv_cache_memory: str | int | None = None
     gpu_memory_utilization: float = 0.9
     max_num_batched_tokens: int = 2048
@@ -277,6 +280,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         block_size=options.block_size,
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
+        kv_cache_dtype=options.kv_cache_dtype,
         budget_bytes=None if memory is None else parse_bytes(memory),
         num_blocks=options.num_blocks,
         fit_max_model_len=options.fit_max_model_len,

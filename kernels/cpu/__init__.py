@@ -34,6 +34,8 @@ from pageant.kernels.cpu.weights import WeightKernels
 __all__ = ["BuildError", "CpuKernels"]
 
 _NO_NORMS = (None, None, False, 0.0)
+# The library's numbers of KV caches in 8 bits; others are in the model's dtype.
+_KV_FORMATS = {torch.int8: 1, torch.float8_e4m3fn: 2}
 
 
 class CpuKernels(WeightKernels):
@@ -84,6 +86,7 @@ class CpuKernels(WeightKernels):
             head_dim,
             key_cache.shape[2],
             window or 0,
+            _KV_FORMATS.get(key_cache.dtype, 0),
             scale,
             softcap or 0.0,
         )
@@ -175,6 +178,7 @@ class CpuKernels(WeightKernels):
             head_dim,
             rotary_dim,
             key_cache.shape[2],
+            _KV_FORMATS.get(key_cache.dtype, 0),
             *(_NO_NORMS if norms is None else _norm_arguments(norms)),
         )
 

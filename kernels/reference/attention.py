@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch
+from pageant.kernels.quantized_kv import dequantize_blocks, is_quantized
 
 __all__ = ["paged_attention"]
 
@@ -79,8 +80,8 @@ def _attend_decodes(
     """Query [n, H, D] to [n, H, D]: a group's query heads stand where a chunk's tokens would."""
     num_kv_heads = key_cache.shape[1]
     grouped = query.view(query.shape[0], num_kv_heads, -1, query.shape[2])  # [n, Hkv, H / Hkv, D]
-    keys = _gather(key_cache, decodes)
-    values = _gather(value_cache, decodes)
+    keys = _gather(key_cache, decodes, query.dtype)
+    values = _gather(value_cache, decodes, query.dtype)
     if softcap is None:
         attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=decodes.mask, scale=scale)
     else:
@@ -88,13 +89,13 @@ def _attend_decodes(
     return attended.flatten(1, 2)
 
 
-def _gather(cache: Tensor, decodes: _Decodes) -> Tensor:
+def _gather(cache: Tensor, decodes: _Decodes, dtype: torch.dtype) -> Tensor:
     """Return the contexts [n, Hkv, L, D], with one copy of each block."""
-    num_heads, block_size, head_dim = cache.shape[1:]
+    num_heads = cache.shape[1]
     heads = torch.arange(num_heads, device=cache.device)
     rows = decodes.blocks[:, None] * num_heads + heads[:, None]  # [n, Hkv, L / block_size]
-    context = cache.view(-1, block_size * head_dim).index_select(0, rows.flatten())
-    context = context.view(*rows.shape[:2], -1, head_dim)
+    context = _select(cache.flatten(0, 1), rows.flatten(), dtype)
+    context = context.view(*rows.shape[:2], -1, context.shape[-1])
     # A mask gives a stale entry no weight, but no weight times NaN is NaN.
     sequences, entries = decodes.stale
     context[sequences, :, entries] = 0
@@ -107,7 +108,7 @@ def _attend_chunk(
     """Query [tokens, H, D] to [tokens, H, D]."""
     query = query.transpose(0, 1)[None]  # [1, H, tokens, D]
     keys, values = (
-        cache.index_select(0, chunk.blocks).transpose(0, 1).flatten(1, 2)[None, :, chunk.entries]
+        _select(cache, chunk.blocks, query.dtype).transpose(0, 1).flatten(1, 2)[None, :, chunk.entries]
         for cache in (key_cache, value_cache)
     )  # [1, Hkv, L, D]
     if softcap is None:
@@ -125,6 +126,13 @@ def _attend_chunk(
         keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
         attended = _capped_attention(query, keys, values, _causal(chunk, query.device), scale, softcap)
     return attended[0].transpose(0, 1)
+
+
+def _select(cache: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return blocks (int64 [n]) of a cache [N, ..., block_size, D], in `dtype` where the cache is in 8 bits."""
+    if not is_quantized(cache):
+        return cache.index_select(0, blocks)
+    return dequantize_blocks(cache.view(torch.uint8).index_select(0, blocks).view(cache.dtype), dtype)
 
 
 def _causal(chunk: _Chunk, device: torch.device) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import KVCache
+from pageant.kernels.quantized_kv import cached_parts, is_quantized, quantize_heads
 
 __all__ = ["move_kv", "move_slots", "write_kv"]
 
@@ -18,20 +19,25 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     block_size = key_cache.shape[2]
     blocks = torch.div(slots, block_size, rounding_mode="floor")
     offsets = slots - blocks * block_size
-    key_cache[blocks, :, offsets] = key
-    value_cache[blocks, :, offsets] = value
+    for heads, cache in ((key, key_cache), (value, value_cache)):
+        written: tuple[Tensor, ...] = (heads,)
+        if is_quantized(cache):
+            codes, scales = quantize_heads(heads, cache.dtype)
+            written = (codes.view(torch.uint8), scales)
+        for part, new in zip(cached_parts(cache), written, strict=True):
+            part[blocks, :, offsets] = new
 
 
 def move_kv(caches: Sequence[KVCache], sources: Tensor, destinations: Tensor) -> None:
     """See `Kernels.move_kv`."""
-    for key_cache, value_cache in caches:
-        key_cache[destinations] = key_cache[sources]
-        value_cache[destinations] = value_cache[sources]
+    for cache in chain.from_iterable(caches):
+        whole = cache.view(torch.uint8) if is_quantized(cache) else cache
+        whole[destinations] = whole[sources]
 
 
 def move_slots(caches: Sequence[KVCache], sources: Tensor, destinations: Tensor) -> None:
     """See `Kernels.move_slots`."""
-    for cache in chain.from_iterable(caches):
-        block_size = cache.shape[2]
-        moved = cache[sources // block_size, :, sources % block_size]
-        cache[destinations // block_size, :, destinations % block_size] = moved
+    for part in chain.from_iterable(map(cached_parts, chain.from_iterable(caches))):
+        block_size = part.shape[2]
+        moved = part[sources // block_size, :, sources % block_size]
+        part[destinations // block_size, :, destinations % block_size] = moved

@@ -17,6 +17,7 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch
 from pageant.kernels.triton.attention_decode import decode, merge_splits
 from pageant.kernels.triton.attention_prefill import prefill
+from pageant.kernels.triton.kv_codes import format_of, raw
 from pageant.kernels.triton.launching import cdiv, next_power_of_2, processors
 from pageant.kernels.triton.tuning import Attention, attention_tiles
 
@@ -45,11 +46,12 @@ def paged_attention(
     assert query.stride(2) == 1 and query.stride(1) == head_dim, "the last two dimensions are contiguous"
     assert key_cache.is_contiguous() and value_cache.is_contiguous()
     output = torch.empty((tokens, heads, head_dim), dtype=query.dtype, device=query.device)
+    kv_format, key_cache, value_cache = format_of(key_cache), raw(key_cache), raw(value_cache)
     # The kernels' scores are powers of two.
     factor, cap = (
         (scale / softcap, softcap * math.log2(math.e)) if softcap else (scale * math.log2(math.e), 0.0)
     )
-    arguments = (query, key_cache, value_cache, output, batch, factor, cap, window)
+    arguments = (query, key_cache, value_cache, output, batch, factor, cap, window, kv_format)
     most = min(_SHORT_MAX, max(1, _SHORT_ROWS_MAX * key_cache.shape[1] // heads))
     short = next_power_of_2(max(1, batch.max_query_length))  # each is a variant of the kernel
     short = short if short <= most else 1
@@ -70,6 +72,7 @@ def _decode(
     factor: float,
     cap: float,
     window: int | None,
+    kv_format: str,
     *,
     short: int,
 ) -> None:
@@ -102,6 +105,7 @@ def _decode(
         SHORT=short,
         SPLIT=splits > 1,
         TREES=batch.ancestors is not None,
+        FORMAT=kv_format,
         **_shapes(heads, kv_heads, head_dim, block_size, rows, tiles, window, cap, query.dtype),
     )
     if splits > 1:
@@ -129,6 +133,7 @@ def _prefill(
     factor: float,
     cap: float,
     window: int | None,
+    kv_format: str,
     *,
     short: int,
 ) -> None:
@@ -156,6 +161,7 @@ def _prefill(
         window or _NO_WINDOW,
         SHORT=short,
         TREES=batch.ancestors is not None,
+        FORMAT=kv_format,
         **_shapes(heads, kv_heads, head_dim, block_size, rows, tiles, window, cap, query.dtype),
     )
 

@@ -44,6 +44,7 @@ def decode(
     CAPPED: tl.constexpr,
     TREES: tl.constexpr,
     PRECISION: tl.constexpr,
+    FORMAT: tl.constexpr,
     SHORT: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
@@ -96,6 +97,7 @@ def decode(
         CAPPED,
         TREES,
         PRECISION,
+        FORMAT,
     )
     dim = tl.arange(0, DIM_TILE)
     written = there[:, None] & (dim[None, :] < DIM)

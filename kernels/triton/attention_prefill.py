@@ -42,6 +42,7 @@ def prefill(
     CAPPED: tl.constexpr,
     TREES: tl.constexpr,
     PRECISION: tl.constexpr,
+    FORMAT: tl.constexpr,
     SHORT: tl.constexpr,
 ):
     """Program (tile, key head); sequences of up to SHORT tokens are `decode`'s."""
@@ -100,6 +101,7 @@ def prefill(
         CAPPED,
         TREES,
         PRECISION,
+        FORMAT,
     )
     dim = tl.arange(0, DIM_TILE)
     tl.store(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pageant.kernels.triton.kv_codes import numbers, scale_places
 from pageant.kernels.triton.mathematics import tanh
 
 __all__ = ["attend", "load_masks", "load_query", "visible_span"]
@@ -97,6 +98,7 @@ def attend(
     CAPPED: tl.constexpr,
     TREES: tl.constexpr,
     PRECISION: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
     """Tiles of entries from `begin` (a multiple of ENTRIES) to `stop`; returns (sums, tops, totals):
     [ROWS, DIM_TILE] of values by weight, [ROWS] of the largest score and of the weights' sum.
@@ -113,16 +115,19 @@ def attend(
             queries, position, mask, depths, own, keys, values, table,
             kv_head, begin, clear_begin, first, last, window, factor, cap,
             sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, TREES, PRECISION,
+            FORMAT,
         )  # fmt: skip
     sums, tops, totals = _attend_part(
         queries, position, mask, depths, own, keys, values, table,
             kv_head, clear_begin, clear_stop, first, last, window, factor, cap,
         sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, False, CAPPED, TREES, PRECISION,
+        FORMAT,
     )  # fmt: skip
     sums, tops, totals = _attend_part(
         queries, position, mask, depths, own, keys, values, table,
             kv_head, clear_stop, stop, first, last, window, factor, cap,
         sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, TREES, PRECISION,
+        FORMAT,
     )  # fmt: skip
     return sums, tops, totals
 
@@ -157,6 +162,7 @@ def _attend_part(
     CAPPED: tl.constexpr,
     TREES: tl.constexpr,
     PRECISION: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
     dim = tl.arange(0, DIM_TILE)
     for start in range(begin, stop, ENTRIES):
@@ -167,16 +173,25 @@ def _attend_part(
             block = tl.load(table + entry // BLOCK_SIZE, mask=seen, other=0)
         else:
             block = tl.load(table + entry // BLOCK_SIZE)
-        place = ((block.to(tl.int64) * KV_HEADS + kv_head) * BLOCK_SIZE + entry % BLOCK_SIZE) * DIM
+        head = block.to(tl.int64) * KV_HEADS + kv_head
+        if FORMAT != "":
+            place = head * (BLOCK_SIZE * (DIM + 4)) + entry % BLOCK_SIZE * DIM
+        else:
+            place = (head * BLOCK_SIZE + entry % BLOCK_SIZE) * DIM
         key_places = keys + place[None, :] + dim[:, None]
         value_places = values + place[:, None] + dim[None, :]
         if MASKED:
-            key = tl.load(key_places, mask=seen[None, :] & (dim[:, None] < DIM), other=0.0)
+            key = tl.load(key_places, mask=seen[None, :] & (dim[:, None] < DIM), other=0)
         elif DIM != DIM_TILE:
-            key = tl.load(key_places, mask=dim[:, None] < DIM, other=0.0)
+            key = tl.load(key_places, mask=dim[:, None] < DIM, other=0)
         else:
             key = tl.load(key_places)
+        if FORMAT != "":
+            key = numbers(key, FORMAT).to(queries.dtype)  # which holds every code
         scores = tl.dot(queries, key, input_precision=PRECISION) * factor  # [ROWS, ENTRIES]
+        if FORMAT != "":
+            scales = scale_places(keys, head, entry % BLOCK_SIZE, BLOCK_SIZE, DIM)
+            scores *= (tl.load(scales, mask=seen, other=0.0) if MASKED else tl.load(scales))[None, :]
         if CAPPED:
             scores = cap * tanh(scores)
         if MASKED:
@@ -198,11 +213,15 @@ def _attend_part(
         totals = totals * shrink + tl.sum(weights, 1)
         sums = sums * shrink[:, None]
         if MASKED:
-            value = tl.load(value_places, mask=seen[:, None] & (dim[None, :] < DIM), other=0.0)
+            value = tl.load(value_places, mask=seen[:, None] & (dim[None, :] < DIM), other=0)
         elif DIM != DIM_TILE:
-            value = tl.load(value_places, mask=dim[None, :] < DIM, other=0.0)
+            value = tl.load(value_places, mask=dim[None, :] < DIM, other=0)
         else:
             value = tl.load(value_places)
+        if FORMAT != "":
+            scales = scale_places(values, head, entry % BLOCK_SIZE, BLOCK_SIZE, DIM)
+            by = tl.load(scales, mask=seen, other=0.0) if MASKED else tl.load(scales)
+            value = (numbers(value, FORMAT) * by[:, None]).to(queries.dtype)
         sums = tl.dot(weights.to(value.dtype), value, sums, input_precision=PRECISION)
         tops = risen
     return sums, tops, totals

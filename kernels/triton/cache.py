@@ -10,6 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from pageant.kernels.base import KVCache
+from pageant.kernels.quantized_kv import is_quantized
+from pageant.kernels.triton.heads import rope_and_write_kv
 from pageant.kernels.triton.launching import cdiv, next_power_of_2
 
 __all__ = ["copy_blocks", "move_kv", "write_kv", "write_tokens"]
@@ -23,6 +25,8 @@ def write_kv(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
     for heads in (key, value):
         assert heads.stride(2) == 1 and heads.stride(1) == head_dim
     assert key_cache.is_contiguous() and value_cache.is_contiguous()
+    if is_quantized(key_cache):  # by heads, which have scales
+        return rope_and_write_kv(key[:, :0], key, value, None, slots, key_cache, value_cache, slots)
     width = next_power_of_2(kv_heads * head_dim)
     write_tokens[(tokens,)](
         key,

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pageant.kernels.base import HeadNorms
+from pageant.kernels.triton.kv_codes import encode, format_of, raw, scale_of, scale_places
 from pageant.kernels.triton.launching import cdiv, next_power_of_2
 
 __all__ = ["prepare_heads", "rope", "rope_and_write_kv"]
@@ -51,6 +52,9 @@ def _prepare(
         assert heads.stride(2) == 1 and heads.stride(1) == head_dim
     for cache in (key_cache, value_cache):
         assert cache is None or cache.is_contiguous()
+    kv_format = ""
+    if key_cache is not None and value_cache is not None:
+        kv_format, key_cache, value_cache = format_of(key_cache), raw(key_cache), raw(value_cache)
     # Without a rotation, halves are only two parts of a head.
     half = (head_dim if cos_sin_cache is None else cos_sin_cache.shape[1]) // 2
     query_programs = cdiv(query_heads, _HEADS)
@@ -82,6 +86,7 @@ def _prepare(
         NORM="" if norms is None else "wide" if norms.wide else "rms",
         ROTATES=cos_sin_cache is not None,
         CACHES=key_cache is not None,
+        FORMAT=kv_format,
         num_warps=min(4, max(1, _HEADS * next_power_of_2(head_dim) // 512)),
     )
 
@@ -115,6 +120,7 @@ def prepare_heads(
     NORM: tl.constexpr,
     ROTATES: tl.constexpr,
     CACHES: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
     """Program (token, some heads): the queries' come first."""
     token = tl.program_id(0).to(tl.int64)
@@ -124,8 +130,8 @@ def prepare_heads(
         head = part * HEADS + tl.arange(0, HEADS)[:, None]
         lines = query + token * query_stride + head * DIM
         _turn(
-            lines, lines, head < QUERY_HEADS, query_weight, eps, line,
-            DIM, HALF, HALF_TILE, REST_TILE, NORM, ROTATES, False,
+            lines, lines, lines, head < QUERY_HEADS, query_weight, eps, line,
+            DIM, HALF, HALF_TILE, REST_TILE, NORM, ROTATES, False, "",
         )  # fmt: skip
     else:
         head = (part - QUERY_PROGRAMS) * HEADS + tl.arange(0, HEADS)[:, None]
@@ -133,19 +139,31 @@ def prepare_heads(
         lines = key + token * key_stride + head * DIM
         if CACHES:
             slot = tl.load(slots + token)
-            places = ((slot // BLOCK_SIZE * KEY_HEADS + head) * BLOCK_SIZE + slot % BLOCK_SIZE) * DIM
+            line_of_head = slot // BLOCK_SIZE * KEY_HEADS + head
+            if FORMAT != "":
+                places = line_of_head * (BLOCK_SIZE * (DIM + 4)) + slot % BLOCK_SIZE * DIM
+            else:
+                places = (line_of_head * BLOCK_SIZE + slot % BLOCK_SIZE) * DIM
+            key_scales = scale_places(key_cache, line_of_head, slot % BLOCK_SIZE, BLOCK_SIZE, DIM)
             _turn(
-                lines, key_cache + places, there, key_weight, eps, line,
-                DIM, HALF, HALF_TILE, REST_TILE, NORM, ROTATES, True,
+                lines, key_cache + places, key_scales, there, key_weight, eps, line,
+                DIM, HALF, HALF_TILE, REST_TILE, NORM, ROTATES, True, FORMAT,
             )  # fmt: skip
             dim = tl.arange(0, DIM_TILE)[None, :]
             whole = there & (dim < DIM)
-            values = tl.load(value + token * value_stride + head * DIM + dim, mask=whole)
-            tl.store(value_cache + places + dim, values, mask=whole)
+            values = tl.load(value + token * value_stride + head * DIM + dim, mask=whole, other=0.0)
+            if FORMAT != "":
+                x = values.to(tl.float32)
+                scale = scale_of(tl.max(tl.abs(x), 1), tl.sum(x * 0.0, 1), FORMAT)[:, None]
+                tl.store(value_cache + places + dim, encode(x, scale, FORMAT), mask=whole)
+                value_scales = scale_places(value_cache, line_of_head, slot % BLOCK_SIZE, BLOCK_SIZE, DIM)
+                tl.store(value_scales, scale, mask=there)
+            else:
+                tl.store(value_cache + places + dim, values, mask=whole)
         else:
             _turn(
-                lines, lines, there, key_weight, eps, line,
-                DIM, HALF, HALF_TILE, REST_TILE, NORM, ROTATES, False,
+                lines, lines, lines, there, key_weight, eps, line,
+                DIM, HALF, HALF_TILE, REST_TILE, NORM, ROTATES, False, "",
             )  # fmt: skip
 
 
@@ -153,6 +171,7 @@ def prepare_heads(
 def _turn(
     lines,
     places,
+    scales,
     there,
     weight,
     eps,
@@ -164,8 +183,11 @@ def _turn(
     NORM: tl.constexpr,
     ROTATES: tl.constexpr,
     COPIES: tl.constexpr,
+    FORMAT: tl.constexpr,
 ):
-    """Heads from their lines to their places, in three parts: two halves that are turned, and what is not."""
+    """Heads from their lines to their places, in three parts: two halves that are turned, and what is not.
+
+    With a FORMAT their places are those of codes, and `scales` [heads, 1] of their scales."""
     dtype: tl.constexpr = lines.dtype.element_ty
     near = tl.arange(0, HALF_TILE)[None, :]
     far = 2 * HALF + tl.arange(0, REST_TILE)[None, :]
@@ -185,10 +207,22 @@ def _turn(
         cos = tl.load(line + near, mask=near < HALF, other=0.0)
         sin = tl.load(line + HALF + near, mask=near < HALF, other=0.0)
         first, second = first * cos - second * sin, second * cos + first * sin
-    tl.store(places + near, first.to(dtype), mask=turned)
-    tl.store(places + HALF + near, second.to(dtype), mask=turned)
-    if COPIES or NORM != "":
-        tl.store(places + far, rest.to(dtype), mask=left)
+    if FORMAT != "":
+        # Rounded as in a cache of the model's dtype.
+        first, second = first.to(dtype).to(tl.float32), second.to(dtype).to(tl.float32)
+        largest = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
+        largest = tl.maximum(largest, tl.max(tl.abs(rest), 1))
+        zeros = tl.sum(first * 0.0, 1) + tl.sum(second * 0.0, 1) + tl.sum(rest * 0.0, 1)
+        scale = scale_of(largest, zeros, FORMAT)[:, None]
+        tl.store(scales, scale, mask=there)
+        tl.store(places + near, encode(first, scale, FORMAT), mask=turned)
+        tl.store(places + HALF + near, encode(second, scale, FORMAT), mask=turned)
+        tl.store(places + far, encode(rest, scale, FORMAT), mask=left)
+    else:
+        tl.store(places + near, first.to(dtype), mask=turned)
+        tl.store(places + HALF + near, second.to(dtype), mask=turned)
+        if COPIES or NORM != "":
+            tl.store(places + far, rest.to(dtype), mask=left)
 
 
 @triton.jit

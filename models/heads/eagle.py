@@ -21,7 +21,7 @@ from pageant.models.architectures.llama import ARCHITECTURE
 from pageant.models.attention import Attention
 from pageant.models.errors import CheckpointError
 from pageant.models.heads.reading import HeadTensors
-from pageant.models.kv_cache import allocate_kv_caches
+from pageant.models.kv_cache import KVLayout
 from pageant.models.mlp import make_mlp
 from pageant.models.native import NativeDecoder
 from pageant.models.norm import Norm
@@ -156,15 +156,15 @@ class EagleHead:
         logits[:, self._tokens] = found
         return logits
 
-    def kv_bytes_per_block(self, block_size: int) -> int:
-        """Return the bytes of keys and values of the one layer."""
-        return 2 * block_size * self.spec.attention.kv_size * self.target.dtype.itemsize
+    @property
+    def kv_layout(self) -> KVLayout:
+        """Sizes of the one layer's KV cache, in the target's format."""
+        attention = self.spec.attention
+        return KVLayout(1, attention.num_kv_heads, attention.head_dim, self.target.kv_dtype)
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """Return the one layer's, zeroed."""
-        attention = self.spec.attention
-        shape = num_blocks, attention.num_kv_heads, block_size, attention.head_dim
-        return allocate_kv_caches(1, shape, self.target.dtype, self.target.device)
+        return self.kv_layout.allocate(num_blocks, block_size, self.target.device)
 
 
 def _check(path: Path, spec: DecoderSpec, target: NativeDecoder) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from pageant import kernels
 from pageant.kernels.base import Kernels
 from pageant.models.checkpoint import Checkpoint
-from pageant.models.kv_cache import allocate_kv_caches
+from pageant.models.kv_cache import KVLayout
 from pageant.models.layers import DecoderLayer
 from pageant.models.mapped_files import MappedFiles
 from pageant.models.placing import fill_plain, view_of
@@ -117,8 +117,8 @@ class _Layer:
             rotary = rotary_table(layer.rope, longest, torch.device("cpu"))
         self._layer = DecoderLayer(spec, layer, rotary, self._weights, cast("Kernels", observed))
         blocks = max(one.num_blocks for one in passes)
-        shape = (blocks, spec.attention.num_kv_heads, BLOCK_SIZE, spec.attention.head_dim)
-        (self._cache,) = allocate_kv_caches(1, shape, dtype, torch.device("cpu"))
+        layout = KVLayout(1, spec.attention.num_kv_heads, spec.attention.head_dim, dtype)
+        (self._cache,) = layout.allocate(blocks, BLOCK_SIZE, torch.device("cpu"))
 
     def rounded(self, targets: Sequence[Target], scheme: Scheme, solving: Solving) -> Iterator[Rounded]:
         """Yield the layer's targets, rounded; its weights are then what they are dequantised to."""

@@ -20,6 +20,7 @@ import torch
 
 from pageant.kernels.base import AttentionBatch, HeadNorms, SamplingTensors
 from pageant.kernels.quantized import Bits, empty_quantized
+from pageant.kernels.quantized_kv import row_size
 from pageant.kernels.triton import TritonKernels
 from pageant.scripts.cubins.compiling import DEVICES, SHARED_MAX, compile_launches, inspect_cubin
 
@@ -93,8 +94,9 @@ def _attention(
     window: int | None = None,
     softcap: float | None = None,
     trees: bool = False,
+    kv: torch.dtype | None = None,
 ) -> None:
-    caches = [empty(4096, 8, 16, head_dim, dtype=dtype) for _ in range(2)]
+    caches = [empty(4096, 8, 16, row_size(head_dim, kv or dtype), dtype=kv or dtype) for _ in range(2)]
     for sequences, tokens in ((4, 1), (2, 2048)):
         query = empty(sequences * tokens, 32, head_dim, dtype=dtype)
         batch = _batch(sequences, tokens, 8192, trees)
@@ -116,6 +118,8 @@ def _rows(dtype: torch.dtype) -> None:
     norms = HeadNorms(query=weight[:128], key=weight[:128], eps=1e-6, wide=False)
     table = empty(4096, 128, dtype=torch.float32)
     kernels.rope_and_write_kv(query, key, key, table, empty(16), keys, values, empty(16), norms)
+    coded = empty(64, 8, 16, row_size(128, torch.float8_e4m3fn), dtype=torch.float8_e4m3fn)
+    kernels.rope_and_write_kv(query, key, key, table, empty(16), coded, coded, empty(16), norms)
     kernels.write_kv(key, key, keys, values, empty(16))
     kernels.move_kv([(keys, values)], empty(3), empty(3))
 
@@ -162,6 +166,8 @@ def _launches(dtype: torch.dtype, what: str) -> Iterator[tuple[Labels, Any]]:
     yield {"head_dim": 128, "windowed": True}, lambda: _attention(dtype, 128, 4096, 30.0)
     trees: Labels = {"head_dim": 128, "windowed": True, "trees": True}
     yield trees, lambda: _attention(dtype, 128, 4096, trees=True)
+    for name, kv in {"int8": torch.int8, "fp8": torch.float8_e4m3fn}.items():
+        yield {"head_dim": 128, "kv": name}, lambda kv=kv: _attention(dtype, 128, kv=kv)
     yield {}, lambda: _rows(dtype)
     yield {}, lambda: _experts(dtype)
     widths: tuple[Bits, ...] = (8, 5, 4)

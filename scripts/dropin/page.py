@@ -11,6 +11,7 @@ from pageant.actors.client.vllm_names import (
     methods,
     requests,
     server,
+    values,
 )
 from pageant.actors.client.vllm_names.modules import WORKINGS
 from pageant.actors.client.vllm_names.rows import Kind, Row
@@ -164,7 +165,7 @@ def reasons() -> set[str]:
     rows = {
         row.meaning for table in tables for row in table.values() if row.neutral or row.kind is Kind.NOT_YET
     }
-    return {*rows, WORKINGS} | {
+    return {*rows, WORKINGS, values.OTHER_KV_CACHES} | {
         why for _, refused in (TOOL_PARSERS, REASONING_PARSERS) for why in refused.values()
     }
 

@@ -263,6 +263,8 @@ def test_a_checkpoint_without_a_tokenizer_gives_its_own_error_and_not_a_hang(che
         ({"policy": "nowhere:X"}, "policy: there is no module 'nowhere'"),
         ({"kernels": "cpuu"}, "kernels: found 'cpuu'; did you mean 'cpu'"),
         ({"device": "tpu"}, "device: found 'tpu'; expected cpu, cpu:0-3, cuda or cuda:N"),
+        ({"kv_cache_dtype": "int4"}, "kv_cache_dtype: found 'int4'; expected 'auto' or 'int8' or 'fp8'"),
+        ({"actors": {"executor": {"options": {"kv_cache_dtype": "int4"}}}}, "kv_cache_dtype: .*'int4'"),
         ({"kv_cache_memory": -5}, "kv_cache_memory: found -5; expected at least a byte"),
         ({"host_memory": -1}, "host_memory: found -1; expected a size such as 8GiB"),
         ({"host_memory": "lots"}, "host_memory: found 'lots'; expected a number of bytes"),

@@ -165,7 +165,7 @@ def test_logits_are_made_for_the_rows_asked_for(family: Callable[[str], Any]) ->
 def test_cache_sizes_add_up(family: Callable[[str], Any]) -> None:
     decoder = family("llama").load("bfloat16")
     caches = decoder.allocate_kv_caches(num_blocks=7, block_size=4)
-    assert [keys.shape for keys, _ in caches] == [decoder.kv_cache_shape(7, 4)] * 3
+    assert [keys.shape for keys, _ in caches] == [decoder.kv_layout.shape(7, 4)] * 3
     assert sum(keys.nbytes + values.nbytes for keys, values in caches) == 7 * decoder.kv_bytes_per_block(4)
     assert not any(keys.any() or values.any() for keys, values in caches)
 

@@ -125,10 +125,10 @@ def test_every_weight_is_filled(any_family: Any) -> None:
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
 def test_a_cache_of_gigabytes_takes_no_memory_before_it_is_used() -> None:
     code = (
-        "import re, torch; from pageant.models.kv_cache import allocate_kv_caches\n"
+        "import re, torch; from pageant.models.kv_cache import KVLayout\n"
         "def own(): return int(re.search(r'Anonymous: +([0-9]+)', open('/proc/self/smaps_rollup').read())[1])\n"
         "before = own()\n"
-        "caches = allocate_kv_caches(4, (4096, 8, 16, 128), torch.bfloat16, torch.device('cpu'))\n"
+        "caches = KVLayout(4, 8, 128, torch.bfloat16).allocate(4096, 16, torch.device('cpu'))\n"
         "assert not caches[2][1][77].any() and caches[0][0].data_ptr() % 64 == 0\n"
         "caches[1][0][5] = 1\n"
         "print(sum(keys.nbytes + values.nbytes for keys, values in caches) // 1024, own() - before)"

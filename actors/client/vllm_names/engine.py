@@ -233,8 +233,15 @@ MEMORY = (
     same("block_size", "tokens of a KV block"),
     renamed("kv_cache_memory_bytes", "kv_cache_memory", "a number, `4g` or `4GiB`", read=values.size),
     renamed("num_gpu_blocks_override", "num_blocks", "exactly so many KV blocks"),
-    not_yet("kv_cache_dtype", "auto", "the KV cache has the model's data type"),
-    not_yet("kv_cache_dtype_skip_layers", (), "the KV cache has the model's data type", form=Form.MANY),
+    same(
+        "kv_cache_dtype",
+        "`auto`, `int8`, `fp8`, with a scale for each token and head; also `fp8_e4m3`, `int8_per_token_head`, "
+        "`fp8_per_token_head`",
+        read=values.kv_cache_dtype,
+    ),
+    not_yet(
+        "kv_cache_dtype_skip_layers", (), "the KV caches of all layers have one data type", form=Form.MANY
+    ),
     flag(same("enable_prefix_caching", "on unless it is switched off")),
     no_effect("prefix_caching_hash_algo", "blocks are named by 128 bits of blake2b"),
     no_effect("prefix_cache_retention_interval", "the least recently used blocks go first"),
@@ -452,7 +459,7 @@ OLDER = (
     flag(no_effect("disable_log_requests", "`--log-level debug` tells of each request")),
     no_effect("num_scheduler_steps", "`max_steps_per_plan` steps are planned at once where nobody waits"),
     not_yet("worker_use_ray", False, "Ray is not used"),
-    not_yet("calculate_kv_scales", False, "the KV cache has the model's data type"),
+    flag(no_effect("calculate_kv_scales", "a KV cache in 8 bits always has scales of its own")),
     no_effect("max_num_partial_prefills", "prompts share a step's budget in their order"),
     no_effect("num_lookahead_slots", "drafts get blocks as they need them"),
     no_effect("override_neuron_config", NO_KERNELS),

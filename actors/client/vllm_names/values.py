@@ -13,6 +13,11 @@ from pageant.protocol.checks import expected
 DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 DTYPES = {"half": "float16", "float": "float32"}
+KV_CACHE_DTYPES = {
+    **{name: name for name in ("auto", "int8", "fp8")},
+    **{"fp8_e4m3": "fp8", "int8_per_token_head": "int8", "fp8_per_token_head": "fp8"},
+}
+OTHER_KV_CACHES = "other KV caches have the model's data type"
 
 
 def quantity(value: Any) -> Any:
@@ -60,6 +65,14 @@ def dtype(value: Any) -> Any:
     """Return a data type by our name: `half` is float16, `float` is float32; `torch.float16` is taken, too."""
     text = str(value).removeprefix("torch.") if not isinstance(value, str) else value
     return DTYPES.get(text, text)
+
+
+def kv_cache_dtype(value: Any) -> Any:
+    """Return the format of a KV cache by our name."""
+    if value not in KV_CACHE_DTYPES:
+        known = " or ".join(map(repr, KV_CACHE_DTYPES))
+        raise ValueError(f"found {value!r:.200}; expected {known}: {OTHER_KV_CACHES}")
+    return KV_CACHE_DTYPES[value]
 
 
 def generation_config(value: Any) -> Any:

@@ -38,6 +38,7 @@ from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.host_memory import HostMemory
 from pageant.kernels.base import SamplingTensors, TokenMasks
 from pageant.kernels.collectives.base import Collectives
+from pageant.kernels.quantized_kv import KVFormat, kv_dtype
 from pageant.models.adapters.checkpoint import RANK_MAX
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.quantization import Quantization
@@ -76,6 +77,7 @@ class TorchRunner:
     Args:
         adapters: their folders, by name.
         max_lora_rank: of the adapters.
+        kv_cache_dtype: of the KV cache, the model's drafts included.
         budget_bytes: for the KV cache; None leaves it to `choose_pool_size`.
         num_blocks: exactly so many blocks, whatever the memory.
         fit_max_model_len: whether `max_model_len` may be lowered to what the KV cache holds.
@@ -104,6 +106,7 @@ class TorchRunner:
         block_size: int,
         max_model_len: int,
         max_num_seqs: int,
+        kv_cache_dtype: KVFormat = "auto",
         budget_bytes: int | None,
         num_blocks: int | None,
         fit_max_model_len: bool = False,
@@ -150,6 +153,7 @@ class TorchRunner:
             self._decoder.join(collectives)
         self.kernels = self._kernels.name
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
+        self._decoder.kv_dtype = kv_dtype(kv_cache_dtype, self._decoder.dtype)
         self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
         block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)
         if self.whole_prompts and num_blocks is None:
@@ -178,9 +182,10 @@ class TorchRunner:
         self._allocate(room, disk)
         self._history = History(room)
         log.info(
-            "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s (%.0f MiB)",
+            "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s%s (%.0f MiB)",
             *(model.name, self.dtype, f" with {quantization} weights" if quantization else "", device),
             *(self._kernels.name, self.memory_bytes["weights"] / 2**20, self.num_blocks, block_size),
+            f" in {kv_cache_dtype}" if kv_cache_dtype != "auto" else "",
             f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else "",
             self.num_blocks * block_bytes / 2**20,
         )

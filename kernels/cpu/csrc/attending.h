@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kv_codes.h"
 #include "panel.h"
 #include "scratch.h"
 
@@ -15,8 +16,8 @@ template <class T>
 struct Problem {
     const T* query;
     int64_t query_stride;
-    const T* keys;
-    const T* values;
+    const char* keys;
+    const char* values;
     T* output;
     int64_t output_stride;
     const int32_t* starts;
@@ -28,18 +29,34 @@ struct Problem {
     int64_t sequences, heads, kv_heads, head_dim, block_size;
     int64_t window;  // 0: none
     float scale, softcap;  // above 0; 0: none
+    KvFormat format;       // of keys and values
 
     int64_t output_bytes() const { return starts[sequences] * heads * head_dim * int64_t(sizeof(T)); }
     int64_t group() const { return heads / kv_heads; }
     int64_t width() const { return padded_width<typename CellsOf<T>::Type>(head_dim); }
     const T* query_of(int64_t token, int64_t head) const { return query + token * query_stride + head * head_dim; }
     T* output_of(int64_t token, int64_t head) const { return output + token * output_stride + head * head_dim; }
-    // The key, or the value, of an entry of a sequence's context. Those of the next key head follow `block_numbers` later.
-    const T* entry_of(const T* cache, int64_t sequence, int64_t kv_head, int64_t entry) const {
+    KvLayout layout() const { return {format, kv_heads, block_size, head_dim, sizeof(T)}; }
+    // The key, or the value, of an entry of a sequence's context. Those of the next key head follow `block_bytes` later.
+    const char* entry_of(const char* cache, int64_t sequence, int64_t kv_head, int64_t entry) const {
         const int64_t block = entry / block_size, id = tables[sequence * table_stride + block];
-        return cache + (id * kv_heads + kv_head) * block_numbers() + (entry - block * block_size) * head_dim;
+        return cache + layout().row(id, kv_head, entry - block * block_size);
     }
-    int64_t block_numbers() const { return block_size * head_dim; }
+    // Reads keys or values in 8 bits, of entries [start, stop), to rows so far apart, and calls then() after each.
+    template <class E, class Then>
+    void decode(const char* cache, int64_t sequence, int64_t kv_head, int64_t start, int64_t stop, E* to, int64_t stride,
+                const Then& then) const {
+        const KvLayout at = layout();
+        for (int64_t entry = start; entry < stop;) {
+            const int64_t block = entry / block_size, id = tables[sequence * table_stride + block], first = block * block_size;
+            const char *codes = cache + at.row(id, kv_head, entry - first), *scale = cache + at.scale(id, kv_head, entry - first);
+            const int64_t end = std::min(stop, first + block_size);
+            for (; entry < end; entry++, to += stride, codes += head_dim, scale += KV_SCALE_BYTES) {
+                decode_head(format, codes, scale, head_dim, to);
+                then();
+            }
+        }
+    }
 };
 
 // Some rows of a sequence under each of some key heads, `count` of them from `first` on: row = token * group + head of the

@@ -113,16 +113,17 @@ Place first_place(const Problem<T>& p, const Unit& unit) {
 }
 
 // Calls use(gatherer) with one that is made for such an item, and has begun with it.
+template <class G, class T, class Use>
+void with(const Problem<T>& p, const Item& item, const Use& use) {
+    static thread_local G gatherer;
+    gatherer.start(p, item);
+    use(gatherer);
+}
 template <class T, class Use>
 void with_gatherer(const Problem<T>& p, const Item& item, const Use& use) {
-    if (goes_by_runs<T>(item.count)) {
-        static thread_local FewGatherer<T> few;
-        few.start(p, item);
-        return use(few);
-    }
-    static thread_local Gatherer<T> many;
-    many.start(p, item);
-    use(many);
+    const bool coded = p.layout().coded();
+    if (goes_by_runs<T>(item.count)) return coded ? with<FewGatherer<T, true>>(p, item, use) : with<FewGatherer<T, false>>(p, item, use);
+    coded ? with<Gatherer<T, true>>(p, item, use) : with<Gatherer<T, false>>(p, item, use);
 }
 
 // All splits of an item, one after another; `then` is what this thread gathers afterwards.
@@ -196,14 +197,15 @@ void attend(const Problem<T>& p) {
 }  // namespace
 
 #define ATTENTION(NAME, T)                                                                                    \
-    EXPORT void NAME(const T* query, int64_t query_stride, const T* keys, const T* values, T* output,         \
+    EXPORT void NAME(const T* query, int64_t query_stride, const char* keys, const char* values, T* output,   \
                      int64_t output_stride, const int32_t* starts, const int32_t* lengths,                    \
                      const int32_t* tables, int64_t table_stride, const int64_t* positions,                   \
                      const int64_t* ancestors, int64_t sequences, int64_t heads, int64_t kv_heads,            \
-                     int64_t head_dim, int64_t block_size, int64_t window, double scale, double softcap) {    \
+                     int64_t head_dim, int64_t block_size, int64_t window, int64_t format, double scale,      \
+                     double softcap) {                                                                        \
         attend<T>({query, query_stride, keys, values, output, output_stride, starts, lengths, tables,         \
                    table_stride, positions, ancestors, sequences, heads, kv_heads, head_dim, block_size,      \
-                   window, float(scale), float(softcap)});                                                    \
+                   window, float(scale), float(softcap), KvFormat(format)});                                  \
     }
 ATTENTION(pageant_attention_f32, float)
 ATTENTION(pageant_attention_bf16, bf16)

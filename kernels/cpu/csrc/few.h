@@ -21,14 +21,16 @@ struct FewProducts<Cells, true> {
 };
 #endif
 
-template <class T>
+// A cache that is CODED is decoded run by run, into the nearest cache.
+template <class T, bool CODED>
 class FewGatherer {
     using Cells = typename CellsOf<T>::Type;
     using Number = typename Cells::Number;
+    using Element = std::conditional_t<CODED, Number, T>;  // of runs as they are multiplied
     using Products = typename FewProducts<Cells, Cells::TILED>::Type;
     static constexpr int TOGETHER = Products::TOGETHER;
-    typedef std::array<const T*, TOGETHER> Runs;
-    typedef std::array<const char*, TOGETHER> Asked;
+    typedef std::array<const Element*, TOGETHER> Runs;
+    typedef std::array<const char*, TOGETHER> Asked;  // places in the cache
 
   public:
     void start(const Problem<T>& problem, const Item& its) {
@@ -40,7 +42,7 @@ class FewGatherer {
         part = part_memory.take(item.rows(), width);
         products.start({item.heads, item.count, depth, width, p.head_dim});
         copy = copy_memory.take(TOGETHER * RUN * key_stride());
-        nothing.resize(RUN * key_stride(), T{});
+        nothing.resize(RUN * key_stride(), Element{});
         sights.resize(item.count);
         seen = Span{0, 0};
         for (int64_t r = 0; r < item.count; r++) seen = seen.with(look(p, item.sequence, item.token(p, r), sights[r]));
@@ -58,8 +60,9 @@ class FewGatherer {
         wanted = seen.and_of({first * SPLIT, stop * SPLIT});
         const bool asked_for = place(wanted.start / RUN) == after && p.keys == of_keys;
         if (!asked_for && !wanted.empty())
-            for (const T* run : runs_from(p.keys, wanted.start / RUN))
-                for (int64_t h = 0; h < std::min(AHEAD, item.heads); h++) packing::fetch(run + h * p.block_numbers(), RUN * p.head_dim);
+            for (const char* run : runs_from(p.keys, wanted.start / RUN))
+                for (int64_t h = 0; h < std::min(AHEAD, item.heads); h++)
+                    packing::fetch(run + h * p.layout().block_bytes(), RUN * p.layout().row_bytes());
         after = then, of_keys = p.keys;
         for (int64_t split = first; split < stop; split++) {
             const Span chunks = chunks_of(wanted, split), runs = runs_of(split);
@@ -91,15 +94,15 @@ class FewGatherer {
     }
     Place place(int64_t run) const { return {item.sequence, item.kv_head, run * RUN}; }
     // What goes together with a run, or with what is at a place, in memory: as far as there is anything.
-    Runs runs_at(const T* cache, const Place& at, Span there) const {
-        Runs runs;
+    Asked runs_at(const char* cache, const Place& at, Span there) const {
+        Asked runs;
         const int64_t first = at.entry / (TOGETHER * RUN) * (TOGETHER * RUN);
         for (int64_t i = 0; i < TOGETHER; i++)
             runs[i] = p.entry_of(cache, at.sequence, at.kv_head, std::clamp(first + i * RUN, there.start / RUN * RUN, there.stop - 1));
         return runs;
     }
-    Runs runs_from(const T* cache, int64_t run) const { return runs_at(cache, place(run), wanted); }
-    Runs runs_after(const T* cache) const { return runs_at(cache, after, {after.entry, p.lengths[after.sequence]}); }
+    Asked runs_from(const char* cache, int64_t run) const { return runs_at(cache, place(run), wanted); }
+    Asked runs_after(const char* cache) const { return runs_at(cache, after, {after.entry, p.lengths[after.sequence]}); }
 
     // Whether all of a run is wanted, and lies in one block.
     bool lies(int64_t run) const {
@@ -107,14 +110,23 @@ class FewGatherer {
         return its.stop - its.start == RUN && all.start % p.block_size + RUN <= p.block_size;
     }
     // A copy of what is wanted of a run, rows so far apart, with zeros between: entries that no row sees may hold anything, and
-    // a weight of zero times NaN is NaN.
-    const T* copied(const T* cache, int64_t run, int64_t kv_head, int64_t stride) const {
+    // a weight of zero times NaN is NaN. Codes are decoded, and as much as is read is asked for `ahead`.
+    const Element* copied(const char* cache, int64_t run, int64_t kv_head, int64_t stride, const char* ahead) const {
         const Span its = wanted.and_of({run * RUN, (run + 1) * RUN});
         if (its.empty()) return nothing.data();
-        T* const to = copy + run % TOGETHER * RUN * key_stride();
-        std::fill_n(to, RUN * stride, T{});
-        for (int64_t entry = its.start; entry < its.stop; entry++)
-            std::copy_n(p.entry_of(cache, item.sequence, kv_head, entry), p.head_dim, to + entry % RUN * stride);
+        Element* const to = copy + run % TOGETHER * RUN * key_stride();
+        if (!CODED || its.stop - its.start < RUN || stride != p.head_dim) std::fill_n(to, RUN * stride, Element{});
+        if constexpr (CODED) {
+            // What is asked for is the codes of as many tokens, and the line after them, with their scales if all are of one block.
+            p.decode(cache, item.sequence, kv_head, its.start, its.stop, to + its.start % RUN * stride, stride, [&] {
+                for (int64_t i = 0; i < p.head_dim; i += LINE) fetch_here(ahead + i);
+                ahead += p.head_dim;
+            });
+            fetch_here(ahead);
+        } else {
+            for (int64_t entry = its.start; entry < its.stop; entry++)
+                std::copy_n((const T*)p.entry_of(cache, item.sequence, kv_head, entry), p.head_dim, to + entry % RUN * stride);
+        }
         return to;
     }
 
@@ -122,14 +134,14 @@ class FewGatherer {
     // whose rows are `stride` apart, what is to be asked for meanwhile, and the first one's place in its split. `next` is what
     // comes after the last, of the first key head.
     template <class Each>
-    void go_through(const T* cache, Span runs, const Runs& next, int64_t stride, const Each& each) const {
-        const int64_t apart = p.block_numbers(), ahead = std::min(AHEAD, item.heads);
+    void go_through(const char* cache, Span runs, const Asked& next, int64_t stride, const Each& each) const {
+        const int64_t apart = p.layout().block_bytes(), ahead = std::min(AHEAD, item.heads);
         for (int64_t run = runs.start / TOGETHER * TOGETHER; run < runs.stop; run += TOGETHER) {
-            const Runs here = runs_from(cache, run);
-            const Runs later = run + TOGETHER < runs.stop ? runs_from(cache, run + TOGETHER) : next;
+            const Asked here = runs_from(cache, run);
+            const Asked later = run + TOGETHER < runs.stop ? runs_from(cache, run + TOGETHER) : next;
             bool whole[TOGETHER];
             for (int i = 0; i < TOGETHER; i++) {
-                whole[i] = stride == p.head_dim && lies(run + i);
+                whole[i] = !CODED && stride == p.head_dim && lies(run + i);
                 fetch_here(later[i]);  // so that its place is known when it is asked for
             }
             for (int64_t h = 0; h < item.heads; h++) {
@@ -137,8 +149,9 @@ class FewGatherer {
                 Asked asked;
                 for (int i = 0; i < TOGETHER; i++) {
                     const bool goes_on = h + ahead < item.heads;
-                    asked[i] = (const char*)(goes_on ? here[i] + (h + ahead) * apart : later[i] + (h + ahead - item.heads) * apart);
-                    at[i] = whole[i] ? here[i] + h * apart : copied(cache, run + i, item.kv_head + h, stride);
+                    asked[i] = goes_on ? here[i] + (h + ahead) * apart : later[i] + (h + ahead - item.heads) * apart;
+                    at[i] = whole[i] ? (const Element*)(here[i] + h * apart) : copied(cache, run + i, item.kv_head + h, stride, asked[i]);
+                    if (CODED) asked[i] = (const char*)at[i];  // which is there
                 }
                 each(at, asked, h, run % (SPLIT / RUN));
             }
@@ -146,13 +159,13 @@ class FewGatherer {
     }
 
     void add_scores(Span runs) {
-        const Runs next = runs.empty() ? Runs{} : runs_from(p.values, runs.start);
+        const Asked next = runs.empty() ? Asked{} : runs_from(p.values, runs.start);
         products.scores(runs, [&](const auto& each) { go_through(p.keys, runs, next, key_stride(), each); }, scores);
     }
 
     // `later`: those of the next split.
     void add_values(Span runs, Span later) {
-        const Runs next = later.empty() ? runs_after(p.keys) : runs_from(p.keys, later.start);
+        const Asked next = later.empty() ? runs_after(p.keys) : runs_from(p.keys, later.start);
         products.sums([&](const auto& each) { go_through(p.values, runs, next, p.head_dim, each); }, (const Cell*)scores, part.values);
     }
 
@@ -165,12 +178,12 @@ class FewGatherer {
     Products products;
     float* scores;  // and, in their place, weights
     Rows part;
-    T* copy;
-    std::vector<T> nothing;
+    Element* copy;
+    std::vector<Element> nothing;
     Place after{-1, 0, 0};
-    const T* of_keys = nullptr;  // of the call before
+    const char* of_keys = nullptr;  // of the call before
     std::vector<Sight> sights;   // of the rows of one key head
     Scratch<float> scores_memory;
-    Scratch<T> copy_memory;
+    Scratch<Element> copy_memory;
     RowsMemory part_memory;
 };

@@ -15,11 +15,12 @@
 #include "panel_tiles.h"
 #include "sights.h"
 
-// For one key head at a time: those that go by runs are in few.h.
-template <class T>
+// For one key head at a time: those that go by runs are in few.h. A cache that is CODED is decoded chunk by chunk.
+template <class T, bool CODED>
 class Gatherer {
     using Cells = typename CellsOf<T>::Type;
     using Number = typename Cells::Number;
+    using Element = std::conditional_t<CODED, Number, T>;  // of keys and values as they are packed
     static constexpr int64_t AHEAD = 16;  // rows of queries that are fetched before they are read
     static constexpr int64_t GROUP_ROWS = Cells::TILED ? 2 * TILE : 24;
 
@@ -35,7 +36,9 @@ class Gatherer {
         part = part_memory.take(GROUP_ROWS, width);
         keys = keys_memory.take((groups == 1 ? 1 : CHUNKS) * CHUNK * depth);
         values = values_memory.take(ceil_div(width, VALUES_WIDE<Cells>) * VALUES_WIDE<Cells> * VALUES_DEEP<Cells>);
-        nothing.resize(p.head_dim, T{});
+        nothing.resize(p.head_dim, Element{});
+        if constexpr (CODED)
+            for (Lines& its : lines) its.room = its.memory.take(CHUNK * p.head_dim);
         sights.resize(item.count);
         seen_by.assign(groups, Span{0, 0});
         std::memset(query, 0, item.count * depth * sizeof *query);
@@ -81,27 +84,35 @@ class Gatherer {
     }
 
   private:
-    // Where the keys or the values of a chunk's tokens lie.
+    // Where the keys or the values of a chunk's tokens lie, and room for them where they are decoded.
     struct Lines {
-        const T* at[CHUNK];
+        const Element* at[CHUNK];
+        Element* room;
+        Scratch<Element> memory;
     };
 
     const T* query_of(int64_t r) const { return p.query_of(item.token(p, r), item.head(p, r)); }
 
     // Entries that no row sees read as zero: they may hold anything, and a weight of zero times NaN is NaN.
-    void point(const T* cache, int64_t chunk, Lines& to) const {
+    void point(const char* cache, int64_t chunk, Lines& to) const {
         int64_t first = chunk * CHUNK;
         Span its = wanted.and_of({first, first + CHUNK});
         if (its.stop - its.start < CHUNK) std::fill_n(to.at, CHUNK, nothing.data());
-        for (int64_t entry = its.start; entry < its.stop;) {
-            const T* at = p.entry_of(cache, item.sequence, item.kv_head, entry);
-            int64_t stop = std::min(its.stop, (entry / p.block_size + 1) * p.block_size);
-            for (; entry < stop; entry++, at += p.head_dim) to.at[entry - first] = at;
+        if constexpr (CODED) {
+            Element* at = to.room;
+            for (int64_t entry = its.start; entry < its.stop; entry++, at += p.head_dim) to.at[entry - first] = at;
+            p.decode(cache, item.sequence, item.kv_head, its.start, its.stop, to.room, p.head_dim, [] {});
+        } else {
+            for (int64_t entry = its.start; entry < its.stop;) {
+                const T* at = (const T*)p.entry_of(cache, item.sequence, item.kv_head, entry);
+                int64_t stop = std::min(its.stop, (entry / p.block_size + 1) * p.block_size);
+                for (; entry < stop; entry++, at += p.head_dim) to.at[entry - first] = at;
+            }
         }
     }
 
     // What was to be fetched is read now, and `chunk` of `cache` is to be fetched meanwhile.
-    void advance(const T* cache, int64_t chunk) {
+    void advance(const char* cache, int64_t chunk) {
         std::swap(now, next);
         point(cache, chunk, *next);
     }
@@ -174,7 +185,7 @@ class Gatherer {
     Lines *now = &lines[0], *next = &lines[1];
     std::vector<Sight> sights;
     std::vector<Span> seen_by;
-    std::vector<T> nothing;
+    std::vector<Element> nothing;
     Scratch<Cell> query_memory, keys_memory, values_memory;
     Scratch<float> scores_memory;
     RowsMemory part_memory;

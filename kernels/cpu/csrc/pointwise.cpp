@@ -3,7 +3,9 @@
 #include <vector>
 
 #include "activations.h"
+#include "kv_codes.h"
 #include "norms.h"
+#include "scratch.h"
 
 namespace {
 
@@ -83,16 +85,21 @@ struct Heads {
     int64_t value_stride;
     const float* table;  // of cosines and sines, or null
     const int64_t* positions;
-    T* keys;
-    T* values;
+    char* keys;
+    char* values;
     const int64_t* slots;
     int64_t tokens, heads, kv_heads, head_dim, rotary_dim, block_size;
+    KvFormat format;  // of the caches
+
+    KvLayout layout() const { return {format, kv_heads, block_size, head_dim, sizeof(T)}; }
 };
 
-// Keys are normalised and turned where they end up, queries where they are.
+// Keys are normalised and turned where they end up, queries where they are. Those that end up in 8 bits are first rounded to T,
+// as others are.
 template <class Norm, class T>
 void rope_and_write_kv(const Heads<T>& p, const Norm& query_norm, const Norm& key_norm) {
     const int64_t size = p.head_dim, half = p.rotary_dim / 2;
+    const KvLayout layout = p.layout();
     for_rows(p.tokens, (p.heads + 2 * p.kv_heads) * size, [&](int64_t t) {
         const float* cos = p.table ? p.table + p.positions[t] * p.rotary_dim : nullptr;
         for (int64_t h = 0; h < p.heads; h++) {
@@ -102,10 +109,18 @@ void rope_and_write_kv(const Heads<T>& p, const Norm& query_norm, const Norm& ke
         }
         int64_t block = p.slots[t] / p.block_size, offset = p.slots[t] - block * p.block_size;
         for (int64_t h = 0; h < p.kv_heads; h++) {
-            int64_t to = ((block * p.kv_heads + h) * p.block_size + offset) * size;
-            key_norm(p.key + t * p.key_stride + h * size, p.keys + to, size);
-            if (cos) rotate(p.keys + to, cos, cos + half, half);
-            std::memcpy(p.values + to, p.value + t * p.value_stride + h * size, size * sizeof(T));
+            static thread_local Scratch<T> memory;
+            const int64_t to = layout.row(block, h, offset), scale = layout.scale(block, h, offset);
+            const T* value = p.value + t * p.value_stride + h * size;
+            T* key = layout.coded() ? memory.take(size) : (T*)(p.keys + to);
+            key_norm(p.key + t * p.key_stride + h * size, key, size);
+            if (cos) rotate(key, cos, cos + half, half);
+            if (layout.coded()) {
+                encode_head(p.format, key, size, p.keys + to, p.keys + scale);
+                encode_head(p.format, value, size, p.values + to, p.values + scale);
+            } else {
+                std::memcpy(p.values + to, value, size * sizeof(T));
+            }
         }
     });
 }
@@ -159,12 +174,12 @@ EXPORT void pageant_gather_tiled_rows(const uint32_t* tiles, int64_t pairs, cons
 #define POINTWISE(SUFFIX, T)                                                                                \
     EXPORT void pageant_rope_and_write_kv_##SUFFIX(                                                         \
         T* query, int64_t query_stride, const T* key, int64_t key_stride, const T* value,                   \
-        int64_t value_stride, const float* table, const int64_t* positions, T* keys, T* values,             \
+        int64_t value_stride, const float* table, const int64_t* positions, char* keys, char* values,       \
         const int64_t* slots, int64_t tokens, int64_t heads, int64_t kv_heads, int64_t head_dim,            \
-        int64_t rotary_dim, int64_t block_size, const void* query_weight, const void* key_weight,           \
-        int64_t wide, double eps) {                                                                         \
+        int64_t rotary_dim, int64_t block_size, int64_t format, const void* query_weight,                   \
+        const void* key_weight, int64_t wide, double eps) {                                                 \
         Heads<T> p{query, query_stride, key, key_stride, value, value_stride, table, positions, keys, values,\
-                   slots, tokens, heads, kv_heads, head_dim, rotary_dim, block_size};                       \
+                   slots, tokens, heads, kv_heads, head_dim, rotary_dim, block_size, KvFormat(format)};     \
         rope_and_write_kv(p, query_weight, key_weight, float(eps), wide != 0);                              \
     }                                                                                                       \
     EXPORT void pageant_gather_columns_##SUFFIX(const T* x, int64_t stride, const int64_t* order,           \

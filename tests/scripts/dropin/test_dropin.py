@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from pageant.actors.client.vllm_names import engine
+from pageant.actors.client.vllm_names import engine, values
 from pageant.scripts.dropin import page
 from pageant.scripts.dropin.cases import OFFLINE, ONLINE
 from pageant.scripts.dropin.hub import Hub
@@ -37,11 +37,16 @@ def test_one_word_and_the_port_are_changed_and_nothing_else():
 
 
 def test_a_reason_is_the_last_error_and_known_to_be_the_tables():
-    log = "loading\nTraceback (most recent call last):\n  x\nValueError: kv_cache_dtype: found 'fp8'\n\nbye\n"
-    assert reason(log) == "ValueError: kv_cache_dtype: found 'fp8'"
+    log = (
+        "loading\nTraceback (most recent call last):\n  x\nValueError: kv_cache_dtype: found 'nvfp4'\n\nbye\n"
+    )
+    assert reason(log) == "ValueError: kv_cache_dtype: found 'nvfp4'"
     assert reason("\n") == "it said nothing"
-    row = engine.ENGINE["kv_cache_dtype"]
-    assert is_of_table(f"pageant: --kv-cache-dtype: {row.refusal('fp8')}")
+    row = engine.ENGINE["load_format"]
+    assert is_of_table(f"pageant: --load-format: {row.refusal('dummy')}")
+    with pytest.raises(ValueError) as refused:
+        values.kv_cache_dtype("nvfp4")
+    assert is_of_table(f"pageant: --kv-cache-dtype: {refused.value}")
     assert not is_of_table("RuntimeError: out of memory")
 
 

@@ -56,6 +56,8 @@ class DraftModel:
         self._decoder = load_decoder(
             checkpoint, dtype, target.device, kernels=target.kernels, max_model_len=self._positions_max
         )
+        if target.kv_dtype != target.dtype:
+            self._decoder.kv_dtype = target.kv_dtype
         self.windows = self._decoder.windows
 
     def kv_bytes_per_block(self, block_size: int) -> int:

@@ -43,7 +43,7 @@ class Eagle:
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Proposer`."""
-        return self._head.kv_bytes_per_block(block_size)
+        return self._head.kv_layout.bytes_per_block(block_size)
 
     def allocate(self, room: Room) -> Sequence[KVCache]:
         """See `Proposer`."""
