@@ -93,8 +93,8 @@ class Xlam(Calls):
         mark = (yield from text.comes("```", "[TOOL_CALLS]", "<tool_call>")) or ""
         if mark == "```":
             mark += (yield from text.comes("json")) or ""
-        if mark or (yield from text.next_is("[")):
-            yield from self._attempt(text, self._called(text), mark)
+        is_call = mark or (yield from text.next_is("["))
+        if is_call and (yield from self._attempt(text, self._called(text), mark)):
             yield from text.blanks()
             yield from text.comes("```", "</tool_call>")
         yield from text.until((), as_content)

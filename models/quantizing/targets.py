@@ -99,13 +99,6 @@ def _refuse(checkpoint: Checkpoint) -> None:
             "a model's original weights",
             "Quantise the checkpoint that it was made from.",
         )
-    if checkpoint.is_gguf:
-        raise CheckpointError(
-            checkpoint.path,
-            "the weights of a GGUF file",
-            "safetensors weights",
-            "Quantise the checkpoint that it was made from.",
-        )
     if checkpoint.architecture is None:
         name = ", ".join(map(str, checkpoint.config.get("architectures") or ["no architecture"]))
         raise CheckpointError(

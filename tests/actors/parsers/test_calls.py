@@ -144,6 +144,8 @@ def test_how_a_text_is_cut_changes_nothing(data):
 NO_CALLS = [
     ("xlam", "[1, 2] is a list"),
     ("xlam", "```python\nprint(1)\n```"),
+    ("xlam", "``````"),
+    ("xlam", "```json\n```"),
     ("granite", "<|tool_call|> is a mark, and so is <tool_call>"),
     ("phi4_mini_json", "from functools import wraps"),
     ("lfm2", "<|tool_call_start|>[1, 2]"),

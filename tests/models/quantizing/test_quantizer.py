@@ -202,7 +202,7 @@ def test_a_checkpoint_that_is_quantised_is_not_quantised_again(llama: Path, tmp_
 def test_gguf_files_are_refused(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checkpoint, "is_gguf", property(lambda _: True))
     monkeypatch.setattr(Checkpoint, "check", lambda _: None)
-    with pytest.raises(CheckpointError, match="the weights of a GGUF file; expected safetensors weights"):
+    with pytest.raises(CheckpointError, match="a GGUF file; expected a checkpoint of safetensors"):
         quantize(llama, tmp_path / "out", "w4a16")
 
 
