@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -19,26 +20,32 @@ DEMO = Path(pageant.__file__).parent / "models" / "demo"
 SMALL = {"placement": "one", "threads": 1, "kv_cache_memory": "64MiB"}
 
 
-@pytest.fixture(scope="session")
+def start_server(settings=None, **options):
+    """Start a server of the demo model; the keywords are options of its HTTP actor. The caller stops it."""
+    actors = {"actors": {HTTP: {"options": {"port": 0} | options}}}
+    session = Session(topology_of(DEMO, None, merge(SMALL | (settings or {}), actors)))
+    session.start()
+    return session
+
+
+@pytest.fixture(scope="module")
 def start():
-    """Starts servers, and stops them at the end. Its keywords are options of the HTTP server."""
-    sessions = []
+    """Start servers as `start_server` does; they stop with the module, since an idle server takes processor time."""
+    with ExitStack() as stack:
 
-    def start(settings=None, **options):
-        actors = {"actors": {HTTP: {"options": {"port": 0} | options}}}
-        session = Session(topology_of(DEMO, None, merge(SMALL | (settings or {}), actors)))
-        sessions.append(session)
-        session.start()
-        return session
+        def start(settings=None, **options):
+            session = start_server(settings, **options)
+            stack.callback(session.stop)
+            return session
 
-    yield start
-    for session in sessions:
-        session.stop()
+        yield start
 
 
 @pytest.fixture(scope="session")
-def session(start):
-    return start()
+def session():
+    session = start_server()
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +72,7 @@ def llm():
         yield llm
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def parrot(start):
     """Starts servers of a model that says what it is told to, one for each format of calls; their clients."""
     sys.path.insert(0, str(Path(__file__).parent))
