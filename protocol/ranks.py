@@ -158,7 +158,7 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ancestors: Int64Vector = msgspec.field(default_factory=int64)
     """int64 [T], where there are trees of drafts; empty where not."""
     adapted: tuple[TokensAdapted, ...] = ()
-    embedded: tuple[TokensEmbedded, ...] = ()
+    embedded_tokens: tuple[TokensEmbedded, ...] = ()
 
 
 class Order(Message, frozen=True, kw_only=True):

@@ -31,7 +31,13 @@ EMPTY: Mapping[str, Any] = {
     **{"stop": (), "bad_words": (), "structured_outputs": None, "extra_args": None, "trace": None},
 }
 # Fields from whose numbers a text could be found.
-TELLING: Mapping[str, Any] = {"prompt_embeds": None, "embedded": None, "embed_names": None, "pooled": None}
+TELLING: Mapping[str, Any] = {
+    "prompt_embeds": None,
+    "embedded": None,
+    "embedded_tokens": (),
+    "embed_names": None,
+    "pooled": None,
+}
 
 
 class Redaction:

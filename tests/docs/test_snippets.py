@@ -48,6 +48,7 @@ READ_ONLY = {
     "top": "watches a server until it is ended",
     "chaos": "takes minutes",
     "bench": "takes minutes",
+    "quantize": "reads a model and texts of the reader's",
     "simulate": "takes minutes; its own tests run seeds",
     "record": "needs a topology that runs; its own tests record",
     "replay": "needs a recording of an hour",

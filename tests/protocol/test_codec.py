@@ -19,6 +19,7 @@ from pageant.protocol.codec import WITHIN_BYTES_MAX, Codec
 from pageant.protocol.envelope import FRAMES_MAX
 from pageant.protocol.errors import MalformedMessage, ProtocolError, UnknownKind
 from pageant.protocol.message import Message
+from pageant.protocol.pooling import TASKS, PoolingParams
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.schema import protocol_kinds
 from pageant.protocol.stepping import StepResult
@@ -55,6 +56,16 @@ PARAMS = st.builds(
     ignore_eos=st.booleans(),
     structured_outputs=st.none() | STRUCTURED,
 )
+POOLING = st.builds(
+    PoolingParams,
+    task=st.sampled_from([None, *TASKS]),
+    dimensions=st.none() | st.integers(1, 65536),
+    normalize=st.none() | st.booleans(),
+    truncate_prompt_tokens=st.none() | st.just(-1) | st.integers(1, 2**31 - 1),
+    truncation_side=st.sampled_from([None, "left", "right"]),
+    second_segment=st.none() | st.integers(0, 2**31 - 1),
+    reads_all=st.booleans(),
+)
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False),
@@ -63,6 +74,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(max_size=12),
     type(None): st.none(),
     SamplingParams: PARAMS,
+    PoolingParams: POOLING,
     StructuredOutputsParams: STRUCTURED,
 }
 
@@ -82,7 +94,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(values(arguments[0]), values(arguments[1]), max_size=3)
     if origin is tuple:
         assert arguments[1] is ...
-        return st.lists(values(arguments[0]), max_size=3).map(tuple)
+        is_struct = isinstance(arguments[0], type) and issubclass(arguments[0], msgspec.Struct)
+        return st.lists(values(arguments[0]), max_size=1 if is_struct else 3).map(tuple)
     if issubclass(annotation, enum.Enum):
         return st.sampled_from(list(annotation))
     assert issubclass(annotation, msgspec.Struct), annotation

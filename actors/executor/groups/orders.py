@@ -43,7 +43,7 @@ def _rank_step(inputs: StepInputs) -> RankStep:
         copy_destinations=_flat(inputs.copy_destinations),
         ancestors=int64() if inputs.ancestors is None else int64(inputs.ancestors),
         adapted=tuple(TokensAdapted(adapter=one.adapter, tokens=_flat(one.tokens)) for one in inputs.adapted),
-        embedded=tuple(
+        embedded_tokens=tuple(
             TokensEmbedded(tokens=_flat(one.tokens), rows=one.rows.copy()) for one in inputs.embedded
         ),
     )
@@ -77,4 +77,4 @@ def with_adapters(step: RankStep) -> tuple[AdaptedTokens, ...]:
 
 def given_embeddings(step: RankStep) -> tuple[EmbeddedTokens, ...]:
     """Return those of a step's tokens that have embeddings of their own."""
-    return tuple(EmbeddedTokens(one.tokens.astype(np.int64), one.rows.copy()) for one in step.embedded)
+    return tuple(EmbeddedTokens(one.tokens.astype(np.int64), one.rows.copy()) for one in step.embedded_tokens)
