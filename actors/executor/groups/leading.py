@@ -14,6 +14,7 @@ from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.work import Work
 from pageant.actors.runtime import Actor
 from pageant.actors.runtime.address import group_of
+from pageant.protocol.errors import PeerGone
 from pageant.protocol.ranks import DescribeRank, FollowKeys, FormGroup, MeetingKey, MoveBlocks, TakeKeys
 
 if TYPE_CHECKING:
@@ -90,7 +91,11 @@ class Leading(Actor):
             self.ask(name, request, START_SECONDS)
             for name, request in zip(self.followers, requests, strict=True)
         )
-        return list(await asyncio.gather(*asked))
+        try:
+            return list(await asyncio.gather(*asked))
+        except PeerGone as error:
+            await self._outlive_cause(error)
+            raise
 
     async def _pass_on_own_keys(self) -> None:
         """Tell the others the keys that the leader puts."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pageant.protocol.errors import ConfigurationError
+from pageant.protocol.errors import ConfigurationError, PeerGone
 from pageant.protocol.ranks import FormGroup, MeetingKey, RankReady
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def host_id() -> str:
 
 
 def is_broken(error: BaseException) -> bool:
-    """Tell whether an error says that the group's operations have ended, of which another member may be the cause."""
+    """Tell whether an error is the death of another member, or the end of the group's operations that follows it."""
     from pageant.kernels.collectives.base import GroupBroken
 
-    return isinstance(error, GroupBroken)
+    return isinstance(error, GroupBroken | PeerGone)
 
 
 class KeyQueue:
