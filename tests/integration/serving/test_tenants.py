@@ -43,6 +43,13 @@ SHARED = {
     "/v1/messages/count_tokens": {"post"},
     "/tokenize": {"post"},
     "/detokenize": {"post"},
+    **{
+        route: {"post"}
+        for route in (
+            *("/v1/embeddings", "/pooling", "/classify", "/score", "/v1/score"),
+            *("/rerank", "/v1/rerank", "/v2/rerank"),
+        )
+    },
 }
 """Routes that keep nothing of a request, and know none of another's."""
 LOADED = {"/v1/load_lora_adapter": {"post"}, "/v1/unload_lora_adapter": {"post"}}
