@@ -145,12 +145,16 @@ def test_effort_reaches_the_template(effort, own, thinks):
 
 def test_documents_reach_the_template_and_templates_only_where_they_may():
     documents = [{"title": "a", "text": "b"}]
-    body = {"messages": [{"role": "user", "content": "a"}], "documents": documents, "chat_template": "x"}
+    body = {
+        "messages": [{"role": "user", "content": "a"}],
+        "documents": documents,
+        "chat_template": "{{ messages }}",
+    }
     asked, _ = read(json.dumps(body).encode(), ChatRequest)
     with pytest.raises(BadRequest, match="trust_request_chat_template"):
         asked.conversation()
     conversation = asked.conversation(ConversationRules(takes_templates=True))
-    assert conversation.chat_template == "x"
+    assert conversation.chat_template == "{{ messages }}"
     assert json.loads(conversation.template_kwargs) == {"documents": documents}
 
 
