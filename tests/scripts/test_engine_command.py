@@ -123,10 +123,10 @@ def test_levels_of_logs_are_written_in_any_way(served, monkeypatch):
     "line,message",
     [
         (
-            ["--tensor-parallel-size", "4"],
-            "--tensor-parallel-size: found 4; expected 1: a model runs on one device",
+            ["--data-parallel-size", "4"],
+            "--data-parallel-size: found 4; expected 1",
         ),
-        (["-tp", "4"], "--tensor-parallel-size: found 4"),
+        (["-pp", "4"], "pipeline_parallel_size: found 4; expected 1"),
         (
             ["--uds", "/tmp/x"],
             "--uds: found '/tmp/x'; expected none: servers listen on TCP; use host and port",
