@@ -135,13 +135,13 @@ def check_spans(output: pageant.RequestOutput, right: Callable[..., list[int]]) 
 
 async def test_open_requests_end_first_or_at_once(checkpoint, other, right):
     async with pageant.Engine(checkpoint.path, **SETTINGS) as engine:
-        for mode, folder in (("wait", other.path), ("abort", checkpoint.path)):
+        for mode, folder, length in (("wait", other.path, LENGTH), ("abort", checkpoint.path, 6 * LENGTH)):
             version = await engine.get_weight_version()
-            stream = engine.generate(PROMPTS[0], GREEDY)
+            stream = engine.generate(PROMPTS[0], replace(GREEDY, max_tokens=length))
             await anext(stream)
             await engine.update_weights(folder, mode=mode)
             last = [output async for output in stream][-1]
-            expected = right("default" if mode == "wait" else "new", PROMPTS[0])
+            expected = right("default" if mode == "wait" else "new", PROMPTS[0], length)
             tokens = last.outputs[0].token_ids
             assert last.weight_versions == (version,)
             assert tokens == expected if mode == "wait" else tokens == expected[: len(tokens)]
