@@ -21,6 +21,8 @@ import threading
 import time
 from dataclasses import dataclass
 
+from pageant.actors.runtime.processor_time import processor_seconds
+
 LENGTH_BYTES = 4
 ANSWER_BYTES_MAX = 1 << 26
 READY = b"ready"
@@ -235,7 +237,7 @@ class _Worker:
 
 
 class _Patience:
-    """How long a process may still take for the input that it has now."""
+    """Time that a process may still take for the input that it has now."""
 
     def __init__(self, pid: int, seconds: float) -> None:
         self._pid = pid
@@ -250,9 +252,6 @@ class _Patience:
     def _processor_seconds(self) -> float:
         """Return the processor time of all threads of the process; 0 if it has ended."""
         try:
-            with open(f"/proc/{self._pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            return processor_seconds(self._pid)
         except OSError:
             return 0.0
-        user, system = int(fields[11]), int(fields[12])  # fields 14 and 15 of proc(5)
-        return (user + system) / os.sysconf("SC_CLK_TCK")

@@ -11,7 +11,6 @@ import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import typer
 
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop import new_event_loop
+from pageant.actors.runtime.processor_time import processor_seconds
 from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.topology import parse
 from pageant.protocol.codec import Codec
@@ -168,5 +168,4 @@ def idle_cpu_percent(seconds: float) -> float:
 def _cpu_seconds(pid: int) -> float:
     if pid == os.getpid():
         return time.process_time()
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return processor_seconds(pid)

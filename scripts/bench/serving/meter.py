@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
+from pageant.actors.runtime.processor_time import processor_seconds
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.engine_process import family
 from pageant.scripts.http_client import Client, Failed
 
 PERIOD = 1.0
-TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -134,8 +134,7 @@ def cpu_seconds(pid: int) -> dict[int, float]:
     found: dict[int, float] = defaultdict(float)
     for one in family(pid):
         with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-            found[one] = (int(fields[11]) + int(fields[12])) / TICKS
+            found[one] = processor_seconds(one)
     return found
 
 

@@ -1,0 +1,25 @@
+"""Processor time of processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from pageant.actors.runtime.processor_time import processor_seconds
+
+
+def test_it_is_what_the_system_says_of_the_process():
+    before = sum(psutil.Process().cpu_times()[:2])
+    found = processor_seconds(os.getpid())
+    assert before <= found <= sum(psutil.Process().cpu_times()[:2])
+
+
+def test_a_process_that_is_gone_has_none():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with pytest.raises(OSError):
+        processor_seconds(ended.pid)
