@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from pageant.actors.parsers.string_expressions import ESCAPES, Unescapable, rule_of, set_of
@@ -14,6 +15,8 @@ __all__ = ["Unescapable", "escaped_grammar"]
 
 SIZE_MAX = 100_000
 """Characters of a grammar before and after: a part of what a structured output takes."""
+NESTED_MAX = 100
+"""Terminals that name one another in a chain."""
 _COMMON = {
     "CR": r"/\r/",
     "LF": r"/\n/",
@@ -67,6 +70,7 @@ class _Definition:
         return [token for token in self.tokens if token.text.strip()]
 
 
+@lru_cache(maxsize=16)
 def escaped_grammar(grammar: str) -> str:
     """Return the grammar of a text's JSON string, without the quotes around it.
 
@@ -152,6 +156,7 @@ class _Written:
     def __init__(self, definitions: list[_Definition]) -> None:
         self._definitions = {_plain_name(one.name): one for one in definitions}
         self._names: dict[str, str] = {}
+        self._staying: dict[str, bool] = {}
         for definition in definitions:
             if definition.is_terminal and not self._stays(definition, ()):
                 self._rename(_plain_name(definition.name))
@@ -164,14 +169,23 @@ class _Written:
         self._names[name] = new
 
     def _stays(self, definition: _Definition, within: tuple[str, ...]) -> bool:
+        """Tell whether a terminal can stay one; each is looked at once, however often others name it."""
+        name = _plain_name(definition.name)
+        if name not in self._staying:
+            self._staying[name] = self._can_stay(definition, within)
+        return self._staying[name]
+
+    def _can_stay(self, definition: _Definition, within: tuple[str, ...]) -> bool:
         """Tell whether a terminal can stay one: nothing in it has an escape, or it is all of it."""
         leaves = definition.leaves()
         if len(leaves) == 1 and leaves[0].kind in ("string", "regex", "range"):
             return _escaped(leaves[0])[1]
         for token in leaves:
             if token.kind == "name" and (inner := self._definitions.get(token.text)) is not None:
-                if token.text in within or len(within) > len(self._definitions):
+                if token.text in within:
                     raise Unescapable(f"{token.text!r:.40}, which is defined by itself")
+                if len(within) >= NESTED_MAX:
+                    raise Unescapable(f"terminals within one another, more than {NESTED_MAX} deep")
                 if not self._stays(inner, (*within, token.text)) or not _is_plain(inner):
                     return False
             elif token.kind in ("string", "regex", "range") and _escaped(token)[0] != token.text:

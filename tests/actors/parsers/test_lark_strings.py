@@ -82,6 +82,11 @@ def test_an_escaped_grammar_takes_the_escaped_texts_of_the_grammar(grammar, text
     assert {text: accepts(escaped, within_string(text)) for text in taken} == taken
 
 
+def test_each_terminal_is_looked_at_once_however_often_others_name_it():
+    grammar = "start: T0\n" + "".join(f"T{n}: T{n + 1} T{n + 1}\n" for n in range(60)) + 'T60: "a"\n'
+    assert escaped_grammar(grammar).splitlines() == grammar.splitlines()
+
+
 def test_the_texts_of_an_escaped_grammar_end_at_the_quote():
     within = 'start: "\\"" text "\\"}"\ntext: @inner\n'
     inner = escaped_grammar(PATCH)
@@ -110,6 +115,7 @@ def test_the_texts_of_an_escaped_grammar_end_at_the_quote():
         "start: (NEWLINE /a/)+\n%import common (NEWLINE, WS)\n%ignore WS",
         'start: A\nA: /a"+/ & /a./',
         "start: A\nA: B\nB: A",
+        "start: T0\n" + "".join(f"T{n}: T{n + 1}\n" for n in range(1500)) + 'T1500: "a"',
         f"start: /{'.' * SIZE_MAX}/",
     ],
 )
