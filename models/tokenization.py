@@ -431,9 +431,10 @@ def _shares(lengths: list[int], room: int) -> list[int]:
     return [first, room - first]
 
 
-def renders_pairs(path: Path) -> bool:
-    """Tell whether the default chat template of a folder renders pairs of a query and a document."""
-    template = read_chat_templates(path).get("default", "")
+def renders_pairs(path: Path, template: str | None = None) -> bool:
+    """Tell whether a chat template renders pairs of a query and a document; None is the default one of a folder."""
+    if template is None:
+        template = read_chat_templates(path).get("default", "")
     return "document" in template and "query" in template
 
 

@@ -152,8 +152,8 @@ class AsyncLLM(Members, Engine):
         self._session.stop()
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """Return what the model can be asked for."""
-        return ("generate",)
+        """Return what the model can be asked for by this class, which pools nothing."""
+        return ("generate",) if self._session.limits.generates else ()
 
     async def is_tracing_enabled(self) -> bool:
         """Tell whether traces are exported."""

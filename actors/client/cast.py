@@ -99,7 +99,8 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
     _check_shares(topology, checkpoint)
-    spec, pooled = checkpoint.spec(), _pooled(checkpoint)
+    tokenizer = tokenizer_settings(topology.settings, path)
+    spec, pooled = checkpoint.spec(), _pooled(checkpoint, tokenizer)
     longest = checkpoint.longest_text
     return {
         "model": str(path.absolute()),
@@ -112,7 +113,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "embeds_size": _embeds_size(topology, checkpoint),
         "generates": checkpoint.purpose.generates,
         "pooled": pooled,
-        **tokenizer_settings(topology.settings, path),
+        **tokenizer,
     }
 
 
@@ -292,12 +293,12 @@ def _embeds_size(topology: Topology, checkpoint: Checkpoint) -> int | None:
     return size
 
 
-def _pooled(checkpoint: Checkpoint) -> PooledModel | None:
-    """Return what frontends need to know of a model that pools."""
+def _pooled(checkpoint: Checkpoint, tokenizer: Mapping[str, Any]) -> PooledModel | None:
+    """Return what frontends need to know of a model that pools, given the settings of its tokenizer."""
     spec = checkpoint.pooling
     if spec is None:
         return None
-    decoder = checkpoint.decoder()[0]
+    decoder = checkpoint.decoder_spec()
     return PooledModel(
         task=spec.task,
         size=spec.size,
@@ -309,7 +310,7 @@ def _pooled(checkpoint: Checkpoint) -> PooledModel | None:
         default_prompt=spec.default_prompt,
         lowercases=spec.lowercases,
         has_token_types=decoder.num_token_types > 1,
-        has_pair_template=renders_pairs(checkpoint.path),
+        has_pair_template=renders_pairs(Path(tokenizer["tokenizer"]), tokenizer["chat_template"]),
     )
 
 

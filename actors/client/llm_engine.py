@@ -190,8 +190,8 @@ class LLMEngine(Members, SyncOperations):
         return self._metrics()
 
     def get_supported_tasks(self) -> tuple[str, ...]:
-        """Return what the model can be asked for."""
-        return ("generate",)
+        """Return what the model can be asked for by this class, which pools nothing."""
+        return ("generate",) if self._session.limits.generates else ()
 
     def reset_mm_cache(self) -> None:
         """Does nothing: there is none."""
@@ -240,7 +240,7 @@ class _Steps:
 
 
 class _Sink:
-    """One request: what comes of it goes to the steps, on the node's loop."""
+    """Sink of one request: passes its outputs to the engine's steps, on the node's loop."""
 
     def __init__(self, hub: _Steps, completion: Completion) -> None:
         self.hub = hub

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from pageant.actors.client.asking import as_prompts, asked, either
 from pageant.actors.client.batching import Batch
+from pageant.actors.client.lora import one_each
 from pageant.actors.client.outputs import Completion
 from pageant.actors.client.session import Session
 from pageant.actors.frontend.outputs import RequestFailed
@@ -25,7 +25,7 @@ from pageant.actors.frontend.pooling import (
     check_pooling,
     pooled_model,
 )
-from pageant.protocol.errors import BadRequest, PageantError, RequestExpired
+from pageant.protocol.errors import BadRequest, RequestExpired
 from pageant.protocol.pooling import PoolingParams, PoolingTask
 
 __all__ = [
@@ -136,6 +136,9 @@ class PoolingMethods:
     _session: Session
     _progress: bool
 
+    def _load_adapters(self, given: Any) -> None:
+        raise NotImplementedError
+
     def embed(
         self,
         prompts: Text | Sequence[Text],
@@ -207,7 +210,7 @@ class PoolingMethods:
             return self._score_embeddings(pairs, params, given)
         check_is_scorer(self._session.limits)
         params = either(params, given.pop("pooling_params", None), "params", "pooling_params")
-        own = check_pooling(_with_fields(params, given), self._session.limits, "classify")
+        own = check_pooling(_with_fields(params, _take_fields(given)), self._session.limits, "classify")
         checked = [_at(index, check_pair, *pair, self._session.limits) for index, pair in enumerate(pairs)]
         found = self._run_pooled(checked, [own] * len(checked), given)
         return [_with(one, ScoringOutput(float(one.outputs.data[0]))) for one in found]
@@ -236,22 +239,18 @@ class PoolingMethods:
         limits = self._session.limits
         many = as_prompts(prompts)
         params = either(params, given.pop("pooling_params", None), "params", "pooling_params")
-        fields = {name: given.pop(name) for name in _FIELDS if name in given}
-        each = list(params) if isinstance(params, Sequence) else [params] * len(many)
-        if len(each) != len(many):
-            raise BadRequest(
-                f"params has {len(each)} entries for {len(many)} texts; expected as many", "params"
-            )
-        own = [check_pooling(_with_fields(one, dict(fields)), limits, task) for one in each]
+        fields = _take_fields(given)
+        each = one_each("params", params, len(many)) if isinstance(params, Sequence) else [params] * len(many)
+        own = [check_pooling(_with_fields(one, fields), limits, task) for one in each]
         checked = [
-            _at(index, check_pooled_text, text, limits, one, prompt_name)
-            for index, (text, one) in enumerate(zip(many, own, strict=True))
+            _at(index, check_pooled_text, text, limits, prompt_name) for index, text in enumerate(many)
         ]
         return self._run_pooled(checked, own, given)
 
     def _run_pooled(
         self, checked: list[Pooled], params: list[PoolingParams], given: Mapping[str, Any]
     ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        self._load_adapters(given.get("lora_request"))
         settings = asked(self._session.limits, checked, None, given, samples=False)
         batch = Batch(
             self._session,
@@ -271,15 +270,17 @@ class PoolingMethods:
 _FIELDS = ("truncate_prompt_tokens", "truncation_side", "dimensions", "normalize", "use_activation")
 
 
-def _with_fields(params: PoolingParams | None, given: dict[str, Any]) -> PoolingParams | None:
-    """Return parameters with those of a call laid over them; takes these out of `given`."""
+def _take_fields(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the parameters of a call out of `given`. None is what is not given."""
     fields = {name: given.pop(name) for name in _FIELDS if name in given}
-    fields = {name: value for name, value in fields.items() if value is not None}
-    if not fields:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _with_fields(params: PoolingParams | None, fields: dict[str, Any]) -> PoolingParams | None:
+    """Return parameters with those of a call laid over them; `check_pooling` refuses other types."""
+    if not fields or not isinstance(params, PoolingParams | None):
         return params
-    if params is None:
-        return PoolingParams(**fields)
-    return msgspec.structs.replace(params, **fields)
+    return msgspec.structs.replace(params or PoolingParams(), **fields)
 
 
 def _with(output: PoolingRequestOutput[PoolingOutput], outputs: Outputs) -> PoolingRequestOutput[Outputs]:
@@ -289,10 +290,8 @@ def _with(output: PoolingRequestOutput[PoolingOutput], outputs: Outputs) -> Pool
 
 
 def _at(index: int, check: Callable[..., Pooled], *arguments: Any) -> Pooled:
-    """Names which of the texts is at fault."""
+    """Check one of the texts; a refusal names it by its index."""
     try:
-        return partial(check, *arguments)()
-    except PageantError as error:
-        if isinstance(error, BadRequest):
-            raise BadRequest(f"prompts[{index}]: {error}", error.parameter) from None
-        raise
+        return check(*arguments)
+    except BadRequest as error:
+        raise BadRequest(f"prompts[{index}]: {error}", error.parameter) from None

@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.frontend.prompts import PROMPT_CHARACTERS_MAX, Limits, check_text
-from pageant.protocol.arrays import int32
+from pageant.actors.frontend.prompts import PROMPT_CHARACTERS_MAX, Limits, check_text, vocabulary_ids
 from pageant.protocol.checks import TOKEN_ID_MAX, check_integer, to_builtin
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.pooling import PooledModel, PoolingParams, PoolingTask
@@ -94,7 +93,7 @@ def _check_dimensions(dimensions: int | None, model: PooledModel) -> None:
 
 
 def check_pooled_text(
-    text: object, limits: Limits, params: PoolingParams, prompt_name: str | None = None, name: str = "input"
+    text: object, limits: Limits, prompt_name: str | None = None, name: str = "input"
 ) -> Pooled:
     """Return a text as a request to the tokenizer, with what texts of its kind begin with, or ids as int32 [tokens].
 
@@ -112,7 +111,7 @@ def check_pooled_text(
     if isinstance(text, Sequence | np.ndarray) and not isinstance(text, bytes | bytearray):
         if prompt_name is not None:
             raise BadRequest("prompt_name is given; expected none with token ids", "prompt_name")
-        return truncated_ids(_ids(text, limits, name), params, limits.max_model_len)
+        return _ids(text, limits, name)
     raise BadRequest(f"{name} is a {type(text).__name__}; expected a text or a list of token ids", name)
 
 
@@ -205,11 +204,4 @@ def _check_characters(text: Any, name: str, *, may_be_empty: bool = False) -> No
 def _ids(ids: Sequence[Any] | npt.NDArray[Any], limits: Limits, name: str) -> npt.NDArray[np.int32]:
     if not len(ids):
         raise BadRequest(f"{name} is empty; expected at least one token id", name)
-    for index, token in enumerate(ids):
-        is_id = isinstance(token, int | np.integer) and not isinstance(token, bool)
-        if not is_id or not 0 <= token < limits.vocab_size:
-            raise BadRequest(
-                f"{name}[{index}] is {token!r:.80}; expected a token id from 0 to {limits.vocab_size - 1}",
-                name,
-            )
-    return int32(ids)
+    return vocabulary_ids(ids, limits.vocab_size, name)

@@ -108,12 +108,7 @@ class Preparation:
         assert model.pooled is not None and not isinstance(prompt, EmbeddedPrompt), "checked on the way in"
         text, second = None, None
         if isinstance(prompt, Tokenize | TokenizeChat):
-            answer = await self._tokenizer.ask(
-                bounded_text(prompt, params, model.max_model_len), TOKENIZE_SECONDS
-            )
-            if not isinstance(answer, Tokenized):
-                raise BadRequest(answer.reason, answer.parameter)
-            check_vocabulary(answer.token_ids, model.vocab_size)
+            answer = await self._ask_tokens(bounded_text(prompt, params, model.max_model_len))
             text, prompt, second = answer.text, answer.token_ids, answer.second_segment
         token_ids = truncated_ids(prompt, params, model.max_model_len)
         check_text_length(len(token_ids), model.max_model_len)
@@ -145,11 +140,20 @@ class Preparation:
         """A prompt's text, if it has one, and its tokens; `name` is the parameter that has it."""
         if not isinstance(prompt, Tokenize | TokenizeChat):
             return None, prompt
+        answer = await self._ask_tokens(prompt, name)
+        return answer.text, answer.token_ids
+
+    async def _ask_tokens(self, prompt: Tokenize | TokenizeChat, name: str = "prompt") -> Tokenized:
+        """Return the tokens of a text. `name` is the parameter that has it.
+
+        Raises:
+            BadRequest: it cannot be tokenized, or has tokens that the model does not know.
+        """
         answer = await self._tokenizer.ask(prompt, TOKENIZE_SECONDS)
-        if isinstance(answer, Tokenized):
-            check_vocabulary(answer.token_ids, self._peers.model.vocab_size, name)
-            return answer.text, answer.token_ids
-        raise BadRequest(answer.reason, answer.parameter)
+        if not isinstance(answer, Tokenized):
+            raise BadRequest(answer.reason, answer.parameter)
+        check_vocabulary(answer.token_ids, self._peers.model.vocab_size, name)
+        return answer
 
     async def _tokenize_bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Tokenize each word as in vLLM: as it begins a text and, if its first token then differs, as it

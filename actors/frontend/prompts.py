@@ -63,14 +63,12 @@ class RequestSettings(TypedDict, total=False):
             be
             submitted by then, it ends with `RequestExpired`.
         cache_salt: its cached prefixes are shared only with requests of the same salt.
-        extra_keys: likewise, of the same keys: what its KV depends on besides tokens, where an executor of your
-            own
+        extra_keys: likewise, of the same keys: what its KV depends on besides tokens, where an executor of your own
             computes with an image, say.
         adapter: the name of the model's adapter that computes it; None is the model as it is.
         traceparent: the span that it is a part of, as W3C writes it, where requests are traced.
         reasoning_marks: the texts before and after the model's reasoning, for `thinking_token_budget`; None is
-            those
-            of its chat template.
+            those of its chat template.
     """
 
     priority: int
@@ -243,14 +241,24 @@ def check_token_ids(
     Raises:
         BadRequest: there are none or too many, or one is not an id of this model; names its index.
     """
-    vocab_size = limits.vocab_size
     check_length(len(ids), limits.max_model_len, name)
+    return vocabulary_ids(ids, limits.vocab_size, name)
+
+
+def vocabulary_ids(
+    ids: Sequence[Any] | npt.NDArray[Any], vocab_size: int, name: str = "prompt"
+) -> npt.NDArray[np.int32]:
+    """Return token ids as int32 [tokens]. `name` is the name of their parameter.
+
+    Raises:
+        BadRequest: one is not an id of a vocabulary of this size; names its index.
+    """
     if isinstance(ids, list) and set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < vocab_size:
         return int32(ids)
     for index, token in enumerate(ids):
         if isinstance(token, bool) or not isinstance(token, int | np.integer) or not 0 <= token < vocab_size:
             raise BadRequest(
-                f"{name}[{index}] is {token!r}; expected a token id from 0 to {vocab_size - 1}", name
+                f"{name}[{index}] is {token!r:.80}; expected a token id from 0 to {vocab_size - 1}", name
             )
     return int32(ids)
 

@@ -102,14 +102,18 @@ class Tokenizer(Actor):
         text, pair = self.prepare(request.text), request.pair
         if pair is not None:
             pair = self.prepare(pair)
+            if (most := request.pair_tokens_max) is not None:
+                # Whatever is behind this many characters is in none of its first tokens.
+                pair = _cut(pair, most * self._tokenization.token_length_max, request.truncation_side)
         if (most := request.truncate_to) is not None:
             longest = max(LONG_CHARACTERS, most * self._tokenization.token_length_max)
             text = _cut(text, longest, request.truncation_side)
             pair = None if pair is None else _cut(pair, longest, request.truncation_side)
         elif (most := request.tokens_max) is not None:
             longest = max(SHORT_CHARACTERS, most * self._tokenization.token_length_max)
-            if len(text) + len(pair or "") > longest:
-                reason = f"the texts have {len(text) + len(pair or '')} characters; {most} tokens, the most that are "
+            length = len(text) + len(pair or "")
+            if length > longest:
+                reason = f"the texts have {length} characters; {most} tokens, the most that are "
                 return NotTokenized(reason=f"{reason}taken, have at most {longest}", parameter="prompt")
         encode = partial(
             self._tokenization.encode_pair,

@@ -1,7 +1,7 @@
 """The folders of sentence-transformers: modules.json, and a folder for each module.
 
-Of the modules, the first is the model itself; pooling, dense layers and normalisation may follow, in this order or
-another. What is not known is refused: a wrong pooling gives embeddings that look right.
+Of the modules, the first is the model itself and the second its pooling; dense layers and normalisation may follow, in
+any order. What is not known is refused: a wrong pooling gives embeddings that look right.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pageant.models.pooling.purpose import MODULES
 from pageant.models.pooling.spec import Activation, Affine, Normalise, PoolKind, Standardise, Step
 from pageant.models.tensor_files import read_header
 
-__all__ = ["Modules", "Prompts", "read_modules", "read_pool_kind", "read_prompts"]
+__all__ = ["Modules", "Prompts", "module_folders", "read_modules", "read_pool_kind", "read_prompts"]
 
 _KINDS: dict[str, PoolKind] = {
     "cls": "cls",
@@ -84,6 +84,13 @@ def read_modules(folder: Path, hidden_size: int) -> Modules | None:
             continue
         config = Config(_content(folder, part), folder / part / "config.json")
         if kind == "Pooling":
+            if steps or pool is not None:
+                raise CheckpointError(
+                    path,
+                    "a Pooling module behind others",
+                    "Pooling right after Transformer",
+                    "Another order is not implemented.",
+                )
             pool = read_pool_kind(config)
             _check_width(config, hidden_size, "word_embedding_dimension", "embedding_dimension")
         elif kind == "Dense":
@@ -145,6 +152,16 @@ def read_prompts(folder: Path) -> Prompts:
         raise config.wrong("default_prompt_name", default, f"one of {', '.join(prompts)}")
     length = config.count("max_seq_length") if "max_seq_length" in config else None
     return Prompts(prompts, default or None, config.flag("do_lower_case"), length)
+
+
+def module_folders(folder: Path) -> list[str]:
+    """Return the names of the folders that modules have for themselves; none for another folder.
+
+    Raises:
+        CheckpointError: the list of modules is malformed.
+    """
+    path = folder / MODULES
+    return [part for _, part in _listed(path) if part] if path.is_file() else []
 
 
 def _listed(path: Path) -> list[tuple[str, str]]:

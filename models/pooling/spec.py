@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,20 +22,13 @@ class Affine:
     """activation(x @ weight.T + bias)."""
 
     weight: TensorInfo
-    """[out, in]; for `less`, [vocabulary, in], of which some rows are used."""
+    """[out, in]; with `rows`, [vocabulary, in]."""
     bias: TensorInfo | None = None
     activation: Activation = "identity"
     rows: tuple[int, ...] | None = None
     """The rows of the weight that are used; None is all."""
     first_less_second: bool = False
     """Whether the one row that is used is the difference of the two `rows`."""
-
-    @property
-    def size(self) -> int:
-        """Return the width of what it computes."""
-        if self.first_less_second:
-            return 1
-        return self.weight.shape[0] if self.rows is None else len(self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +74,3 @@ class PoolingSpec:
     """Whether texts are lowercased before they are tokenized."""
     max_length: int | None = None
     """The tokens of the longest text that the model was made for, where it says."""
-
-    def tensors(self) -> Iterator[TensorInfo]:
-        """Yield the tensors of all steps."""
-        for step in self.steps:
-            if isinstance(step, Affine | Standardise):
-                yield step.weight
-                if step.bias is not None:
-                    yield step.bias

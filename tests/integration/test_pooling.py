@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,6 +145,8 @@ def test_dense_layers_prompts_and_dimensions(saved: Callable[..., Saved]) -> Non
                 llm.embed(TEXTS[0], **wrong)
         with pytest.raises(pageant.BadRequest, match="embeds texts and generates none"):
             llm.generate("w1")
+        with pytest.raises(pageant.BadRequest, match="params is a SamplingParams; expected PoolingParams"):
+            llm.embed("w1", pageant.SamplingParams(), dimensions=8)
         with pytest.raises(pageant.BadRequest, match="the task is classify; this model does embed"):
             llm.classify("w1")
         with pytest.raises(pageant.BadRequest, match=r"prompts\[1\].*at most 130 are taken"):
@@ -257,6 +260,28 @@ def test_pooling_that_is_not_said_or_not_known_is_refused(
     save_model(tmp_path, "bert", **change)
     with pytest.raises(pageant.CheckpointError, match=why):
         pageant.LLM(tmp_path, **SMALL)
+
+
+def test_modules_before_the_pooling_are_refused(tmp_path: Path) -> None:
+    save_model(tmp_path, "bert", pooling="mean", dense=24)
+    listed = json.loads((tmp_path / "modules.json").read_text())
+    (tmp_path / "modules.json").write_text(json.dumps([listed[0], *listed[:0:-1]]))
+    with pytest.raises(
+        pageant.CheckpointError, match="a Pooling module behind others; expected Pooling right"
+    ):
+        pageant.LLM(tmp_path, **SMALL)
+
+
+def test_a_chat_template_that_is_given_puts_pairs_together(tmp_path: Path) -> None:
+    save_model(tmp_path, "qwen3_pairs")
+    template = tmp_path / "pairs.jinja"
+    template.write_text(
+        "{# query and document #}{% for one in messages %}{{ one.content }} {{ 'w9 ' * loop.first }}{% endfor %}"
+    )
+    with serving(tmp_path, chat_template=str(template)) as llm:
+        (output,) = llm.score("w1", "w2")
+        (expected,) = llm.encode("w1 w9 w2 ")
+    assert [*output.prompt_token_ids, 3] == expected.prompt_token_ids  # templates have their own special tokens
 
 
 def test_label_counts_that_disagree_are_refused(saved: Callable[..., Saved], tmp_path: Path) -> None:

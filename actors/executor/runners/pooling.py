@@ -55,6 +55,7 @@ class Pooling:
 
         hidden: [T, hidden_size] of the model's dtype, such as bfloat16.
         """
+        self._forget_rows(step)
         results, waiting = PooledTensors(), list[tuple[PooledPart, Tensor]]()
         means = self._sums(step, hidden) if self._kind == "mean" else None
         for index, part in enumerate(step.parts):
@@ -72,10 +73,17 @@ class Pooling:
 
         hidden: [sequences that end, hidden_size] of the model's dtype, such as bfloat16.
         """
+        self._forget_rows(step)
         results = PooledTensors()
         ended = [part for part in step.parts if part.place is not None]
         self._finish(list(zip(ended, hidden.float(), strict=True)), results)
         return results
+
+    def _forget_rows(self, step: PooledStep) -> None:
+        """Forget what an aborted sequence has left in a row that another one begins in."""
+        for part in step.parts:
+            if part.begins:
+                self._partly.pop(part.row, None)
 
     def _is_of_tokens(self, part: PooledPart) -> bool:
         return self._kind == "all" or part.params.is_of_tokens
@@ -120,7 +128,7 @@ class Pooling:
         partly = self._partly[part.row]
         partly.vectors.append(self._finished(vectors, part.params))
         if part.place is not None:
-            results.add(part.place, torch.cat(self._partly.pop(part.row).vectors))
+            results.add([part.place], torch.cat(self._partly.pop(part.row).vectors)[None])
 
     def _finish(self, waiting: list[tuple[PooledPart, Tensor]], results: PooledTensors) -> None:
         """Compute what follows pooling for all sequences that end; together those that want the same."""
@@ -133,10 +141,8 @@ class Pooling:
         for (dimensions, activates), indices in by_wish.items():
             some = vectors if len(indices) == len(waiting) else vectors[indices]
             finished = self._pooler.finish(some, dimensions=dimensions, activates=activates)
-            for index, vector in zip(indices, finished, strict=True):
-                place = waiting[index][0].place
-                assert place is not None, "it ends"
-                results.add(place, vector[None])
+            places = [place for index in indices if (place := waiting[index][0].place) is not None]
+            results.add(places, finished[:, None])
 
     def _finished(self, vectors: Tensor, params: PoolingParams) -> Tensor:
         return self._pooler.finish(vectors, dimensions=params.dimensions, activates=params.activates)
@@ -146,12 +152,16 @@ class PooledTensors:
     """Results on the device. See `model_runner.PooledResults`."""
 
     def __init__(self) -> None:
-        self._results: list[tuple[int, Tensor]] = []
+        self._results: list[tuple[list[int], Tensor]] = []
 
-    def add(self, place: int, vectors: Tensor) -> None:
-        """Add the vectors of a drawing entry, float32 [height, width]."""
-        self._results.append((place, vectors))
+    def add(self, places: list[int], vectors: Tensor) -> None:
+        """Add the vectors of R drawing entries, float32 [R, height, width]."""
+        self._results.append((places, vectors))
 
     def columns(self) -> PooledRows | None:
         """Return the results by columns. Waits for the device."""
-        return join_pooled((place, vectors.cpu().numpy()) for place, vectors in self._results)
+        return join_pooled(
+            pair
+            for places, vectors in self._results
+            for pair in zip(places, vectors.cpu().numpy(), strict=True)
+        )

@@ -8,39 +8,31 @@ import msgspec
 from litestar import Response, post
 
 from pageant.actors.frontend.pooling import pooled_model
-from pageant.actors.http.answers import Piece
 from pageant.actors.http.openapi import describe
 from pageant.actors.http.pooling.taking import (
     Format,
     Inputs,
-    PooledUsage,
+    PooledList,
+    PooledRequest,
     Vector,
-    answer,
+    Vectors,
+    answer_list,
     checked_inputs,
     pooling_of,
-    usage_of,
-    vectors_of,
     written,
 )
 from pageant.actors.http.service import Http, Service
 from pageant.protocol.pooling import PoolingTask
 
 
-class EmbeddingRequest(msgspec.Struct, kw_only=True):
+class EmbeddingRequest(PooledRequest, kw_only=True):
     """`POST /v1/embeddings`."""
 
     input: Inputs
-    model: str | None = None
     encoding_format: Format = "float"
     dimensions: int | None = None
-    user: str | None = None
-    truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
     normalize: bool | None = None
-    use_activation: bool | None = None
     prompt_name: str | None = None
-    priority: int | None = None
-    request_id: str | None = None
 
 
 class PoolingRequest(EmbeddingRequest, kw_only=True):
@@ -49,17 +41,10 @@ class PoolingRequest(EmbeddingRequest, kw_only=True):
     task: PoolingTask | None = None
 
 
-class ClassificationRequest(msgspec.Struct, kw_only=True):
+class ClassificationRequest(PooledRequest, kw_only=True):
     """`POST /classify`."""
 
     input: Inputs
-    model: str | None = None
-    user: str | None = None
-    truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    use_activation: bool | None = None
-    priority: int | None = None
-    request_id: str | None = None
 
 
 class Embedding(msgspec.Struct, kw_only=True):
@@ -87,37 +72,22 @@ class Classification(msgspec.Struct, kw_only=True):
     num_classes: int
 
 
-class EmbeddingList(msgspec.Struct, kw_only=True):
+class EmbeddingList(PooledList, kw_only=True):
     """Embeddings, in the order of the texts."""
 
-    id: str
-    created: int
-    model: str
     data: list[Embedding]
-    usage: PooledUsage
-    object: Literal["list"] = "list"
 
 
-class PoolingList(msgspec.Struct, kw_only=True):
+class PoolingList(PooledList, kw_only=True):
     """Results, in the order of the texts."""
 
-    id: str
-    created: int
-    model: str
     data: list[PooledText]
-    usage: PooledUsage
-    object: Literal["list"] = "list"
 
 
-class ClassificationList(msgspec.Struct, kw_only=True):
+class ClassificationList(PooledList, kw_only=True):
     """Classes, in the order of the texts."""
 
-    id: str
-    created: int
-    model: str
     data: list[Classification]
-    usage: PooledUsage
-    object: Literal["list"] = "list"
 
 
 def routes(service: Service) -> list[Any]:
@@ -127,66 +97,55 @@ def routes(service: Service) -> list[Any]:
     async def embeddings(request: Http) -> Response[Any]:
         """Embed texts."""
         taken = await service.take(request, EmbeddingRequest, "embd")
-        asked, created = taken.asked, service.now()
+        asked = taken.asked
         params = pooling_of(asked, taken.served, "embed")
-        texts = checked_inputs(asked.input, taken.served, params, asked.prompt_name)
+        texts = checked_inputs(asked.input, taken.served, asked.prompt_name)
 
-        async def whole(pieces: list[Piece]) -> msgspec.Struct:
-            vectors = vectors_of(pieces)
-            data = [
+        def data(vectors: Vectors) -> list[Embedding]:
+            return [
                 Embedding(index=index, embedding=written(one, asked.encoding_format, of_tokens=False))  # type: ignore[arg-type]
                 for index, one in enumerate(vectors)
             ]
-            return EmbeddingList(
-                id=taken.name, created=created, model=taken.served.name, data=data, usage=usage_of(pieces)
-            )
 
-        return await answer(service, request, taken, texts, params, whole)
+        return await answer_list(service, request, taken, texts, params, EmbeddingList, data)
 
     @post("/pooling", status_code=200, opt=describe(PoolingRequest, PoolingList))
     async def pooling(request: Http) -> Response[Any]:
         """Return what the model makes of texts."""
         taken = await service.take(request, PoolingRequest, "pool")
-        asked, created = taken.asked, service.now()
+        asked = taken.asked
         params = pooling_of(asked, taken.served, asked.task)
-        texts = checked_inputs(asked.input, taken.served, params, asked.prompt_name)
+        texts = checked_inputs(asked.input, taken.served, asked.prompt_name)
 
-        async def whole(pieces: list[Piece]) -> msgspec.Struct:
-            data = [
+        def data(vectors: Vectors) -> list[PooledText]:
+            return [
                 PooledText(
                     index=index, data=written(one, asked.encoding_format, of_tokens=params.is_of_tokens)
                 )
-                for index, one in enumerate(vectors_of(pieces))
+                for index, one in enumerate(vectors)
             ]
-            return PoolingList(
-                id=taken.name, created=created, model=taken.served.name, data=data, usage=usage_of(pieces)
-            )
 
-        return await answer(service, request, taken, texts, params, whole)
+        return await answer_list(service, request, taken, texts, params, PoolingList, data)
 
     @post("/classify", status_code=200, opt=describe(ClassificationRequest, ClassificationList))
     async def classify(request: Http) -> Response[Any]:
         """Classify texts."""
         taken = await service.take(request, ClassificationRequest, "clas")
-        asked, created = taken.asked, service.now()
-        params = pooling_of(asked, taken.served, "classify")
-        texts = checked_inputs(asked.input, taken.served, params)
+        params = pooling_of(taken.asked, taken.served, "classify")
+        texts = checked_inputs(taken.asked.input, taken.served)
         labels = pooled_model(taken.served.limits).labels
 
-        async def whole(pieces: list[Piece]) -> msgspec.Struct:
-            data = [
+        def data(vectors: Vectors) -> list[Classification]:
+            return [
                 Classification(
                     index=index,
                     label=labels[int(one[0].argmax())],
                     probs=one[0].tolist(),
                     num_classes=one.shape[1],
                 )
-                for index, one in enumerate(vectors_of(pieces))
+                for index, one in enumerate(vectors)
             ]
-            return ClassificationList(
-                id=taken.name, created=created, model=taken.served.name, data=data, usage=usage_of(pieces)
-            )
 
-        return await answer(service, request, taken, texts, params, whole)
+        return await answer_list(service, request, taken, texts, params, ClassificationList, data)
 
     return [embeddings, pooling, classify]

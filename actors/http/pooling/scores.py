@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 from litestar import Response, post
 
 from pageant.actors.frontend.pairs import check_is_scorer, cosine, text_pairs
@@ -16,8 +14,12 @@ from pageant.actors.http.answers import Piece
 from pageant.actors.http.openapi import describe
 from pageant.actors.http.pooling.taking import (
     INPUTS_MAX,
+    PooledList,
+    PooledRequest,
     PooledUsage,
+    Vectors,
     answer,
+    answer_list,
     pooling_of,
     usage_of,
     vectors_of,
@@ -25,12 +27,9 @@ from pageant.actors.http.pooling.taking import (
 from pageant.actors.http.served import Served
 from pageant.actors.http.service import Http, Service
 from pageant.protocol.errors import BadRequest
-from pageant.protocol.pooling import PoolingParams
-
-Vectors = Sequence[npt.NDArray[np.float32]]
 
 
-class ScoreRequest(msgspec.Struct, kw_only=True):
+class ScoreRequest(PooledRequest, kw_only=True):
     """`POST /score`: `text_1` and `text_2`, or the same as `queries` and `documents`."""
 
     text_1: str | list[str] | None = None
@@ -39,13 +38,6 @@ class ScoreRequest(msgspec.Struct, kw_only=True):
     documents: str | list[str] | None = None
     data_1: str | list[str] | None = None
     data_2: str | list[str] | None = None
-    model: str | None = None
-    user: str | None = None
-    truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    use_activation: bool | None = None
-    priority: int | None = None
-    request_id: str | None = None
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return the pairs to score.
@@ -69,21 +61,14 @@ class TextDocument(msgspec.Struct, kw_only=True):
     text: str
 
 
-class RerankRequest(msgspec.Struct, kw_only=True):
+class RerankRequest(PooledRequest, kw_only=True):
     """`POST /rerank`, `/v1/rerank` and `/v2/rerank`."""
 
     query: str
     documents: list[str | TextDocument]
-    model: str | None = None
     top_n: int | None = None
     return_documents: bool | None = None
     max_tokens_per_doc: int | None = None
-    user: str | None = None
-    truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    use_activation: bool | None = None
-    priority: int | None = None
-    request_id: str | None = None
 
 
 class Score(msgspec.Struct, kw_only=True):
@@ -94,15 +79,10 @@ class Score(msgspec.Struct, kw_only=True):
     object: Literal["score"] = "score"
 
 
-class ScoreList(msgspec.Struct, kw_only=True):
+class ScoreList(PooledList, kw_only=True):
     """Scores, in the order of the pairs."""
 
-    id: str
-    created: int
-    model: str
     data: list[Score]
-    usage: PooledUsage
-    object: Literal["list"] = "list"
 
 
 class Ranked(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -129,7 +109,6 @@ class _Scoring:
         self,
         pairs: list[tuple[str, str]],
         served: Served,
-        params: PoolingParams,
         second_max: int | None = None,
     ) -> None:
         """Args: second_max: the most tokens of each second text."""
@@ -150,7 +129,7 @@ class _Scoring:
                 )
             every = dict.fromkeys(text for pair in pairs for text in pair)
             self._places = {text: place for place, text in enumerate(every)}
-            self.texts = [check_pooled_text(text, served.limits, params) for text in self._places]
+            self.texts = [check_pooled_text(text, served.limits) for text in self._places]
         else:
             self.texts = [check_pair(*pair, served.limits, second_max) for pair in pairs]
 
@@ -175,18 +154,13 @@ def routes(service: Service) -> list[Any]:
     async def score(request: Http) -> Response[Any]:
         """Score pairs of texts."""
         taken = await service.take(request, ScoreRequest, "scor")
-        created, asked = service.now(), taken.asked
-        params = pooling_of(asked, taken.served, None)
-        scoring = _Scoring(asked.pairs(), taken.served, params)
+        params = pooling_of(taken.asked, taken.served, None)
+        scoring = _Scoring(taken.asked.pairs(), taken.served)
 
-        async def whole(pieces: list[Piece]) -> msgspec.Struct:
-            found = scoring.scores(vectors_of(pieces))
-            data = [Score(index=index, score=one) for index, one in enumerate(found)]
-            return ScoreList(
-                id=taken.name, created=created, model=taken.served.name, data=data, usage=usage_of(pieces)
-            )
+        def data(vectors: Vectors) -> list[Score]:
+            return [Score(index=index, score=one) for index, one in enumerate(scoring.scores(vectors))]
 
-        return await answer(service, request, taken, scoring.texts, params, whole)
+        return await answer_list(service, request, taken, scoring.texts, params, ScoreList, data)
 
     @post(["/rerank", "/v1/rerank", "/v2/rerank"], status_code=200, opt=describe(RerankRequest, Ranking))
     async def rerank(request: Http) -> Response[Any]:
@@ -199,7 +173,7 @@ def routes(service: Service) -> list[Any]:
         if asked.top_n is not None and asked.top_n < 1:
             raise BadRequest(f"top_n is {asked.top_n}; expected at least 1", "top_n")
         pairs = [(asked.query, one) for one in documents]
-        scoring = _Scoring(pairs, taken.served, params, asked.max_tokens_per_doc)
+        scoring = _Scoring(pairs, taken.served, asked.max_tokens_per_doc)
         # Cohere's second version shows none.
         shows = request.url.path != "/v2/rerank" if asked.return_documents is None else asked.return_documents
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -29,13 +29,20 @@ from pageant.protocol.serving import Finished
 
 __all__ = [
     "INPUTS_MAX",
-    "Asked",
+    "Format",
     "Inputs",
+    "PooledList",
+    "PooledRequest",
     "PooledUsage",
+    "Vector",
+    "Vectors",
     "answer",
+    "answer_list",
     "checked_inputs",
     "pooling_of",
+    "usage_of",
     "vectors_of",
+    "written",
 ]
 
 INPUTS_MAX = 2048
@@ -44,17 +51,19 @@ INPUTS_MAX = 2048
 Inputs = str | list[str | int | list[int]]
 Format = Literal["float", "base64"]
 Vector = list[float | list[float]] | str
+Vectors = Sequence[npt.NDArray[np.float32]]
 
 
-class Asked(Protocol):
-    """The fields that requests of all these routes have."""
+class PooledRequest(msgspec.Struct, kw_only=True):
+    """Fields that requests of all these routes have."""
 
-    dimensions: int | None
-    normalize: bool | None
-    use_activation: bool | None
-    truncate_prompt_tokens: int | None
-    truncation_side: Literal["left", "right"] | None
-    priority: int | None
+    model: str | None = None
+    user: str | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    use_activation: bool | None = None
+    priority: int | None = None
+    request_id: str | None = None
 
 
 class PooledUsage(msgspec.Struct, kw_only=True):
@@ -64,6 +73,16 @@ class PooledUsage(msgspec.Struct, kw_only=True):
     total_tokens: int
     completion_tokens: int = 0
     prompt_tokens_details: dict[str, int] | None = None
+
+
+class PooledList(msgspec.Struct, kw_only=True):
+    """Results of a request's texts in their order; subclasses have them in `data`."""
+
+    id: str
+    created: int
+    model: str
+    usage: PooledUsage
+    object: Literal["list"] = "list"
 
 
 def pooling_of(asked: Any, served: Served, task: PoolingTask | None) -> PoolingParams:
@@ -77,9 +96,7 @@ def pooling_of(asked: Any, served: Served, task: PoolingTask | None) -> PoolingP
     return check_pooling(PoolingParams(**given), served.limits, task)
 
 
-def checked_inputs(
-    inputs: Inputs, served: Served, params: PoolingParams, prompt_name: str | None = None
-) -> list[Pooled]:
+def checked_inputs(inputs: Inputs, served: Served, prompt_name: str | None = None) -> list[Pooled]:
     """Return the texts of a request.
 
     Raises:
@@ -98,7 +115,7 @@ def checked_inputs(
     found = []
     for index, one in enumerate(many):
         try:
-            found.append(check_pooled_text(one, served.limits, params, prompt_name))
+            found.append(check_pooled_text(one, served.limits, prompt_name))
         except BadRequest as error:
             message = str(error) if alone else f"input[{index}]: {error}"
             raise BadRequest(message, error.parameter) from None
@@ -127,6 +144,30 @@ async def answer(
         pooling=[params] * len(texts),
     )
     return await respond(service, request, answers, whole, None, taken.headers)
+
+
+async def answer_list(
+    service: Service,
+    request: Http,
+    taken: Taken[Any],
+    texts: Sequence[Pooled],
+    params: PoolingParams,
+    kind: Callable[..., PooledList],
+    data: Callable[[Vectors], list[Any]],
+) -> Response[Any]:
+    """Answer a request with a list of this kind, whose `data` is made of the results of the texts."""
+    created = service.now()
+
+    async def whole(pieces: list[Piece]) -> msgspec.Struct:
+        return kind(
+            id=taken.name,
+            created=created,
+            model=taken.served.name,
+            data=data(vectors_of(pieces)),
+            usage=usage_of(pieces),
+        )
+
+    return await answer(service, request, taken, texts, params, whole)
 
 
 def vectors_of(pieces: Sequence[Piece]) -> list[npt.NDArray[np.float32]]:

@@ -117,6 +117,9 @@ def test_documents_are_ranked_for_the_clients_of_cohere_and_jina(url: Callable[[
         server, "/rerank", model="m", query="w1", documents=["w7 w8 w9"], max_tokens_per_doc=1, top_n=1
     ).json()
     assert short["usage"]["total_tokens"] == 5
+    long = " ".join(["w7"] * 30_000)
+    cut = post(server, "/rerank", model="m", query="w1", documents=[long], max_tokens_per_doc=9).json()
+    assert cut["usage"]["total_tokens"] == 13
 
 
 def test_classes_have_labels(url: Callable[[str], str]) -> None:
