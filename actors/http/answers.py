@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 class Choice:
-    """One sequence. `index` is its number in the answer, `prompt` what it continues."""
+    """Sequence of an answer. `index` is its number in the answer, `prompt` what it continues."""
 
     __slots__ = (
         *("_logprobs", "_parser", "_texts", "_token_ids", "asked_logprobs", "cumulative_logprob"),
@@ -139,7 +139,7 @@ class PromptAnswers:
 
 
 class Answers:
-    """All choices of one HTTP request.
+    """Choices of one HTTP request.
 
     Args:
         name: what the request is called outside.
@@ -259,7 +259,7 @@ class Answers:
             yield choice.take()
 
     async def whole(self) -> list[Piece]:
-        """All choices, when they have ended; with `best_of` the best of each prompt. Then it is closed.
+        """Return all choices, when they have ended; with `best_of` the best of each prompt. Then close this.
 
         Raises:
             Exception: see `wait`.
@@ -299,7 +299,7 @@ class Answers:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Each prompt counts once."""
+        """Count the tokens of the prompts, each prompt once."""
         return sum(len(prompt.token_ids) for prompt in self.prompts)
 
     @property

@@ -141,7 +141,7 @@ def joined(content: Content, place: str, separator: str = "") -> str:
 
 
 class MessageTurn(msgspec.Struct, kw_only=True):
-    """One message."""
+    """Message of a conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | tuple[Block, ...] | None = None

@@ -13,6 +13,7 @@ from pageant.actors.http.chat.conversation import (
     DEFAULT_RULES,
     TEMPLATES,
     ConversationRules,
+    effort_variables,
     tokenize_chat,
 )
 from pageant.actors.http.chat.request import Chat, params_of
@@ -151,9 +152,7 @@ class MessagesRequest(CountRequest, kw_only=True):
         if not isinstance(effort, str):
             name = "output_config.effort"
             raise BadRequest(f"{name} is {effort!r:.80}; expected a text", name)
-        thinks = effort != "none"
-        given = {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
-        return {**given, **super().template_kwargs()}
+        return {**effort_variables(effort), **super().template_kwargs()}
 
     def chat(self, served: Served, rules: ConversationRules) -> Chat:
         """Return the chat that it means, to a model: one that marks its thoughts keeps to their budget.

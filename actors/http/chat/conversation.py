@@ -16,7 +16,8 @@ from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import ChatMessage, TokenizeChat
 
 __all__ = [
-    *("ConversationRules", "DEFAULT_RULES", "TEMPLATES", "VOLATILE_LINES", "check_lines", "tokenize_chat"),
+    *("ConversationRules", "DEFAULT_RULES", "TEMPLATES", "VOLATILE_LINES", "check_lines", "effort_variables"),
+    "tokenize_chat",
 ]
 
 MESSAGES_MAX = 4096
@@ -28,13 +29,21 @@ VOLATILE_LINES = (r"x-anthropic-billing-header:.*",)
 """Lines that known clients put in front of a prompt, and that differ from request to request: Claude Code's."""
 
 
+def effort_variables(effort: str) -> dict[str, Any]:
+    """Return the variables by which chat templates learn how much the model thinks, if at all.
+
+    Templates have no common name for whether it does: `thinking` is DeepSeek's and Granite's.
+    """
+    thinks = effort != "none"
+    return {"reasoning_effort": effort, "enable_thinking": thinks, "thinking": thinks}
+
+
 @dataclass(frozen=True)
 class ConversationRules:
     """The operator's rules for conversations.
 
     Attributes:
-        volatile_lines: regular expressions of lines that are left out at the beginning of a system message's
-            part.
+        volatile_lines: regular expressions of lines that are left out at the beginning of a system message's part.
             They change with every request, and no prefix would ever be found in the cache.
         takes_templates: requests may bring chat templates of their own.
         template_kwargs: variables of templates, where a request does not set them.

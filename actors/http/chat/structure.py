@@ -1,10 +1,7 @@
-"""Constraints on an answer, from `response_format`, `structured_outputs` and tools; and the parser that reads
-it.
-"""
+"""Constraints on an answer's text, from `response_format` and `structured_outputs`."""
 
 from __future__ import annotations
 
-import re
 from typing import Any, Literal
 
 import msgspec
@@ -14,10 +11,6 @@ from pageant.actors.parsers.formats import Formats
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.json_schemas import unenforced
 from pageant.protocol.structured_outputs import StructuredOutputsParams
-
-TOOLS_MAX = 1024
-_DEFINITIONS = ("$defs", "definitions")
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class SchemaFormat(msgspec.Struct, kw_only=True):

@@ -106,7 +106,7 @@ class CalledTool(msgspec.Struct, kw_only=True):
 
 
 class Turn(msgspec.Struct, kw_only=True):
-    """One message of a conversation.
+    """Message of a conversation.
 
     `reasoning` is another name of `reasoning_content`, and `function_call` an older form of `tool_calls`.
     """

@@ -10,6 +10,7 @@ from pageant.actors.http.chat.conversation import (
     DEFAULT_RULES,
     TEMPLATES,
     ConversationRules,
+    effort_variables,
     tokenize_chat,
 )
 from pageant.actors.http.chat.request import Chat
@@ -82,18 +83,8 @@ class ChatRequest(Generation, kw_only=True):
         return super().max_output_tokens(default) if newer is None else newer
 
     def template_kwargs(self) -> dict[str, Any]:
-        """Return further variables of the chat template. Those that the request names itself win.
-
-        Templates have no common name for whether the model thinks: `thinking` is DeepSeek's and Granite's.
-        """
-        given: dict[str, Any] = {}
-        if self.reasoning_effort is not None:
-            thinks = self.reasoning_effort != "none"
-            given = {
-                "reasoning_effort": self.reasoning_effort,
-                "enable_thinking": thinks,
-                "thinking": thinks,
-            }
+        """Return further variables of the chat template. Those that the request names itself win."""
+        given = {} if self.reasoning_effort is None else effort_variables(self.reasoning_effort)
         return {**given, **(self.chat_template_kwargs or {})}
 
     def conversation(self, rules: ConversationRules = DEFAULT_RULES) -> TokenizeChat:

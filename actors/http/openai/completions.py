@@ -58,7 +58,7 @@ class CompletionRequest(Generation, kw_only=True):
         return 1 if self.echo and self.max_tokens == 0 else super().max_output_tokens(default or MAX_TOKENS)
 
     def prompts(self) -> list[Any]:
-        """One or several texts or lists of token ids, as a list of such.
+        """Return one or several texts or lists of token ids, as a list of such.
 
         Raises:
             BadRequest: something else, or too many, or something is asked that cannot be done.

@@ -1,4 +1,4 @@
-"""Fields that requests for completions and for chats share."""
+"""Fields that requests for completions, for chats and for responses share."""
 
 from __future__ import annotations
 
@@ -27,17 +27,12 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
-class Generation(msgspec.Struct, kw_only=True):
-    """Fields of sampling. None is the default of the checkpoint's generation_config.json, or of
-    `SamplingParams`.
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """Fields that requests for completions, chats and responses share, with one meaning. None is the default of the
+    checkpoint's generation_config.json, or of `SamplingParams`.
     """
 
     model: str | None = None
-    n: int | None = None
-    best_of: int | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -58,15 +53,25 @@ class Generation(msgspec.Struct, kw_only=True):
     spaces_between_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
-    prompt_logprobs: int | None = None
-    logprob_token_ids: tuple[int, ...] | None = None
-    response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: int | None = None
     vllm_xargs: dict[str, Scalar | tuple[Scalar, ...]] | None = None
     priority: int | None = None
     cache_salt: str | None = None
     deadline: float | None = None
+
+
+class Generation(SamplingFields, kw_only=True):
+    """Fields that requests for completions and for chats share."""
+
+    n: int | None = None
+    best_of: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] | None = None
+    response_format: ResponseFormat | None = None
     request_id: str | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None

@@ -64,8 +64,8 @@ def _grammar(form: Any) -> dict[str, Any] | None:
 
 
 def _can_hold(grammar: dict[str, Any]) -> bool:
-    """Whether a text within a call can be held to a grammar: to a regular expression, or to one in Lark's form whose
-    parts can be escaped as JSON escapes the text.
+    """Tell whether a text within a call can be held to a grammar: to a regular expression, or to one in Lark's form
+    whose parts can be escaped as JSON escapes the text.
     """
     if grammar.get("syntax") != "lark":
         return grammar.get("syntax") == "regex"
@@ -77,8 +77,8 @@ def _can_hold(grammar: dict[str, Any]) -> bool:
 
 
 def unheld(form: Any, formats: Formats) -> bool:
-    """Whether a custom tool's format has a grammar that calls are not held to: it cannot be applied, or the model has
-    no form of calls.
+    """Tell whether a custom tool's format has a grammar that calls are not held to: it cannot be applied, or the model
+    has no form of calls.
     """
     grammar = _grammar(form)
     return grammar is not None and (formats.tools is None or not _can_hold(grammar))
@@ -133,7 +133,7 @@ class OfferedTool(msgspec.Struct, kw_only=True):
 
 
 class AllowedTools(msgspec.Struct, kw_only=True):
-    """Some of the tools, and whether one of them has to be called."""
+    """Selection of the tools, and whether one of them has to be called."""
 
     tools: tuple[OfferedChoice, ...]
     mode: Literal["auto", "required"] = "auto"

@@ -6,15 +6,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from pageant.actors.http.chat.structure import StructuredOutputs
 from pageant.actors.http.chat.turns import ContentPart, Turn, says_nothing
+from pageant.actors.http.openai.generation import SamplingFields
 from pageant.actors.http.openai.offered_tools import UNHELD
 from pageant.actors.http.openai.response_items import Item, is_reference
 from pageant.actors.http.openai.response_tools import ResponseTool, chat_choice, chat_tools
 from pageant.actors.parsers.formats import NO_FORMATS, Formats
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.json_schemas import unenforced
-from pageant.protocol.sampling import Scalar
 
 
 class TextOptions(msgspec.Struct, kw_only=True):
@@ -24,21 +23,8 @@ class TextOptions(msgspec.Struct, kw_only=True):
     verbosity: str | None = None
 
 
-SAME = (  # in a chat
-    *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "ignore_eos"),
-    *(
-        "presence_penalty",
-        "frequency_penalty",
-        "logit_bias",
-        "stop_token_ids",
-        "min_tokens",
-        "allowed_token_ids",
-    ),
-    *("bad_words", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output"),
-    *("truncate_prompt_tokens", "truncation_side", "structured_outputs", "vllm_xargs", "deadline"),
-    "thinking_token_budget",
-    *("seed", "priority", "cache_salt", "chat_template_kwargs", "user"),
-)
+SAME = (*SamplingFields.__struct_fields__, "chat_template_kwargs", "user")
+"""Fields that mean in a chat what they mean here."""
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 
 
@@ -48,15 +34,12 @@ NAMES = {  # of a chat's parameters
 }
 
 
-class ResponseRequest(msgspec.Struct, kw_only=True):
+class ResponseRequest(SamplingFields, kw_only=True):
     """`POST /v1/responses`."""
 
     input: str | tuple[Item, ...]
-    model: str | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     stream: bool | None = None
     store: bool | None = None
     background: bool | None = None
@@ -67,30 +50,6 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     truncation: Literal["disabled", "auto"] | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: tuple[int, ...] | None = None
-    bad_words: tuple[str, ...] | None = None
-    stop: str | tuple[str, ...] | None = None
-    stop_token_ids: tuple[int, ...] | None = None
-    include_stop_str_in_output: bool | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    truncate_prompt_tokens: int | None = None
-    truncation_side: Literal["left", "right"] | None = None
-    structured_outputs: StructuredOutputs | None = None
-    thinking_token_budget: int | None = None
-    vllm_xargs: dict[str, Scalar | tuple[Scalar, ...]] | None = None
-    deadline: float | None = None
-    seed: int | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
     request_id: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     user: str | None = None

@@ -69,7 +69,7 @@ class ResponseTool(msgspec.Struct, kw_only=True):
         return [{"type": kind, kind: {key: value for key, value in named.items() if value is not None}}]
 
     def has_unheld(self, formats: Formats) -> bool:
-        """Whether it is, or has within it, a custom tool whose calls are not held to its grammar."""
+        """Tell whether it is, or has within it, a custom tool whose calls are not held to its grammar."""
         if self.type == "namespace":
             return any(tool.has_unheld(formats) for tool in self.tools or ())
         return self.type == "custom" and unheld(self.format, formats)
