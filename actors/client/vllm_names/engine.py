@@ -16,7 +16,10 @@ from pageant.actors.client.vllm_names.rows import (
     table,
 )
 
-ONE_DEVICE = "a model runs on one device"
+SHARED_OUT = "every executor of a group has a share of each expert"
+HEADS_ALONE = "executors of a group share the KV cache out by heads alone"
+ON_CPUS = "executors of a group are on CPUs, and talk as `collectives` says"
+IN_TURN = "executors of a group compute and talk in turn"
 NO_MEDIA = "requests with images, audio or video are refused, so there is nothing to tune"
 NO_KERNELS = "it chooses how results are computed, not which; `kernels` is the choice here"
 NO_MAMBA = "no model with state-space or linear-attention layers is served"
@@ -168,12 +171,17 @@ PARALLEL = (
         REPLICAS,
         short=("-dpm",),
     ),
-    not_yet("prefill_context_parallel_size", 1, f"{ONE_DEVICE}; prompts are not split", short=("-pcp",)),
-    not_yet("decode_context_parallel_size", 1, f"{ONE_DEVICE}; its KV cache is not split", short=("-dcp",)),
-    no_effect("dcp_comm_backend", f"{ONE_DEVICE}, which has nobody to talk to"),
-    flag(no_effect("dcp_q_replicate", f"{ONE_DEVICE}, which has nobody to talk to")),
-    no_effect("dcp_kv_cache_interleave_size", f"{ONE_DEVICE}; its KV cache is not split"),
-    no_effect("cp_kv_cache_interleave_size", f"{ONE_DEVICE}; its KV cache is not split"),
+    not_yet(
+        "prefill_context_parallel_size",
+        1,
+        "executors of a group compute all tokens of a prompt",
+        short=("-pcp",),
+    ),
+    not_yet("decode_context_parallel_size", 1, HEADS_ALONE, short=("-dcp",)),
+    no_effect("dcp_comm_backend", HEADS_ALONE),
+    flag(no_effect("dcp_q_replicate", HEADS_ALONE)),
+    no_effect("dcp_kv_cache_interleave_size", HEADS_ALONE),
+    no_effect("cp_kv_cache_interleave_size", HEADS_ALONE),
     flag(
         renamed(
             "enable_expert_parallel",
@@ -182,22 +190,22 @@ PARALLEL = (
             short=("-ep",),
         )
     ),
-    flag(no_effect("enable_ep_weight_filter", f"{ONE_DEVICE}, which has all its experts")),
-    flag(no_effect("enable_eplb", f"{ONE_DEVICE}, which has all its experts")),
-    no_effect("eplb_config", f"{ONE_DEVICE}, which has all its experts"),
-    no_effect("expert_placement_strategy", f"{ONE_DEVICE}, which has all its experts"),
-    not_yet("enable_elastic_ep", False, f"{ONE_DEVICE}; experts do not move"),
-    no_effect("elastic_ep_max_dp_size", f"{ONE_DEVICE}; experts do not move"),
-    no_effect("all2all_backend", f"{ONE_DEVICE}, which has nobody to talk to"),
-    flag(no_effect("disable_custom_all_reduce", f"{ONE_DEVICE}, which has nobody to talk to")),
-    flag(no_effect("disable_nccl_for_dp_synchronization", f"{ONE_DEVICE}, which has nobody to talk to")),
-    flag(no_effect("enable_nccl_comm_suspend", f"{ONE_DEVICE}, which has nobody to talk to")),
-    flag(no_effect("enable_hc_sp", f"{ONE_DEVICE}, which has nobody to talk to")),
-    flag(no_effect("enable_batch_sharded_sampling", f"{ONE_DEVICE}, which draws all tokens")),
-    flag(no_effect("enable_dbo", f"{ONE_DEVICE}: no communication to overlap with")),
-    no_effect("ubatch_size", f"{ONE_DEVICE}: no communication to overlap with"),
-    no_effect("dbo_decode_token_threshold", f"{ONE_DEVICE}: no communication to overlap with"),
-    no_effect("dbo_prefill_token_threshold", f"{ONE_DEVICE}: no communication to overlap with"),
+    flag(no_effect("enable_ep_weight_filter", SHARED_OUT)),
+    flag(no_effect("enable_eplb", SHARED_OUT)),
+    no_effect("eplb_config", SHARED_OUT),
+    no_effect("expert_placement_strategy", SHARED_OUT),
+    not_yet("enable_elastic_ep", False, f"{SHARED_OUT}; none moves"),
+    no_effect("elastic_ep_max_dp_size", f"{SHARED_OUT}; none moves"),
+    no_effect("all2all_backend", SHARED_OUT),
+    flag(no_effect("disable_custom_all_reduce", ON_CPUS)),
+    flag(no_effect("disable_nccl_for_dp_synchronization", ON_CPUS)),
+    flag(no_effect("enable_nccl_comm_suspend", ON_CPUS)),
+    flag(no_effect("enable_hc_sp", ON_CPUS)),
+    flag(no_effect("enable_batch_sharded_sampling", "the leader of a group draws all tokens")),
+    flag(no_effect("enable_dbo", IN_TURN)),
+    no_effect("ubatch_size", IN_TURN),
+    no_effect("dbo_decode_token_threshold", IN_TURN),
+    no_effect("dbo_prefill_token_threshold", IN_TURN),
     no_effect("dp_sync_interval", "a server runs one copy of a model"),
     no_effect(
         "distributed_executor_backend",
@@ -205,7 +213,11 @@ PARALLEL = (
         neutral=("uni", "mp", "external_launcher"),
     ),
     not_yet(
-        "nnodes", 1, ONE_DEVICE, "a topology places actors on hosts: see docs/topologies.md", short=("-n",)
+        "nnodes",
+        1,
+        "a command starts one host",
+        "a topology places actors on hosts: see docs/topologies.md",
+        short=("-n",),
     ),
     not_yet("node_rank", 0, "a node joins by its name", "use `pageant node --join`", short=("-r",)),
     no_effect("master_addr", "a node is told whom to join: `pageant node --join`"),
@@ -350,7 +362,7 @@ ADAPTERS = (
     same("max_lora_rank", "refuses larger ones"),
     not_yet("lora_dtype", "auto", "adapters have the model's data type"),
     not_yet("lora_target_modules", None, "an adapter's own file says where it goes", form=Form.MANY),
-    flag(no_effect("fully_sharded_loras", ONE_DEVICE)),
+    flag(no_effect("fully_sharded_loras", "adapters are shared out as the model is")),
     not_yet("default_mm_loras", None, "requests with images or audio are refused"),
     not_yet("enable_tower_connector_lora", False, "there are no encoders"),
     flag(no_effect("specialize_active_lora", NO_KERNELS)),
