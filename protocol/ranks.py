@@ -40,7 +40,7 @@ __all__ = [
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What must be equal on all members, or they would compute different models or different sums."""
+    """Properties that must be equal on all members, or they would compute different models or different sums."""
 
     pageant: str
     """The version of this package."""
@@ -76,15 +76,12 @@ class DescribeRank(Request[RankReady], frozen=True, kw_only=True):
 class GroupFormed(Message, frozen=True, kw_only=True):
     """A member has met the others, and has its KV cache."""
 
-    num_blocks: int
-    """Blocks of KV memory, the same on all members."""
-
 
 class FormGroup(Request[GroupFormed], frozen=True, kw_only=True):
     """Meet the other members for the group's operations, and agree on the size of the KV cache."""
 
     collectives: str
-    """How operations are carried out: `local` (threads of one process), `shm` or `gloo`."""
+    """How operations are carried out: `shm` or `gloo`."""
     meeting: str
     """Where members meet, as `collectives` has it."""
     num_near: int
@@ -113,7 +110,7 @@ class FollowKeys(Request[MeetingKey], frozen=True, kw_only=True):
 
 
 class TokensAdapted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Those of a step's tokens that are computed with an adapter."""
+    """Tokens of a step that are computed with an adapter."""
 
     adapter: str
     tokens: Int32Vector
@@ -121,7 +118,7 @@ class TokensAdapted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class TokensEmbedded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Those of a step's tokens that have embeddings of their own."""
+    """Tokens of a step that have embeddings of their own."""
 
     tokens: Int32Vector
     """int32 [n]: indices among the step's tokens."""

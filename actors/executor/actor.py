@@ -88,7 +88,7 @@ class Executor(Leading, Adapting, Succeeding):
     async def on_start(self) -> None:
         leads = self.options.num_members > 1
         self._runner = await (self._lead() if leads else self.offload(self.open_runner))
-        self._thread = self.open_thread(leads)
+        self._thread = self.open_thread()
         self.core.start(self.incarnation, len(self._runner.windows), launches_ahead=self.offload_threads == 1)
         await self._load_added()
         self.spawn(self._watch_steps())
@@ -96,12 +96,9 @@ class Executor(Leading, Adapting, Succeeding):
         self.watch("blocks")
         self.watch(GRAMMAR)
 
-    async def on_stop(self) -> None:
-        await self._leave_group()
-
-    def open_thread(self, leads: bool) -> ComputingThread:
+    def open_thread(self) -> ComputingThread:
         """Return the computing thread of the runner."""
-        thread = LeadingThread if leads else ComputingThread
+        thread = LeadingThread if self.followers else ComputingThread
         return thread(self._runner, self.core.cut, self.clock, self.soon_seconds)
 
     def loses_process(self, error: BaseException) -> bool:
@@ -297,15 +294,4 @@ class Executor(Leading, Adapting, Succeeding):
     @receives(concurrent=True)
     async def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
         """The device, and its steps so far."""
-        runner, options = self._runner, self.options
-        return self.core.metering.statistics(
-            device=options.device,
-            dtype=runner.dtype,
-            kernels=runner.kernels,
-            max_model_len=runner.max_model_len,
-            num_blocks=runner.num_blocks,
-            block_size=options.block_size,
-            windows=runner.windows,
-            memory_bytes=runner.memory_bytes,
-            **runner.preparations,
-        )
+        return self.core.metering.statistics_of(self._runner, self.options)

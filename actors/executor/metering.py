@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pageant.actors.runtime.histogram import Histogram, from_1_2_5
 from pageant.protocol.statistics import ExecutorStatistics
 from pageant.protocol.stepping import StepPlan
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.options import ExecutorOptions
+    from pageant.actors.executor.runners.model_runner import ModelRunner
 
 
 class Metering:
@@ -29,6 +33,20 @@ class Metering:
         for _ in range(num_steps):
             self._step_tokens.observe(tokens)
             self._step_seconds.observe((ended - began) / num_steps)
+
+    def statistics_of(self, runner: ModelRunner, options: ExecutorOptions) -> ExecutorStatistics:
+        """Return the counters as of now, with what an executor's runner and options say of the device."""
+        return self.statistics(
+            device=options.device,
+            dtype=runner.dtype,
+            kernels=runner.kernels,
+            max_model_len=runner.max_model_len,
+            num_blocks=runner.num_blocks,
+            block_size=options.block_size,
+            windows=runner.windows,
+            memory_bytes=runner.memory_bytes,
+            **runner.preparations,
+        )
 
     def statistics(self, **device: Any) -> ExecutorStatistics:
         """Return the counters as of now, with what is known of the device."""

@@ -221,7 +221,7 @@ def check_group(options: ExecutorOptions) -> None:
 
 
 def _check_with_group(options: ExecutorOptions, group: str) -> None:
-    if not options.device.startswith("cpu"):
+    if not devices.is_cpu(options.device):
         raise ValueError(
             f"device is {options.device!r}; expected cpu {group}: groups of GPUs are not in this version"
         )
@@ -244,6 +244,19 @@ def _use_cores(options: ExecutorOptions) -> None:
         os.sched_setaffinity(0, options.cores or ())
 
 
+def _prepare_thread(options: ExecutorOptions) -> None:
+    """Settle where this thread and those that it starts compute, and how they wait, before torch is loaded.
+
+    Raises:
+        ValueError: this process may not use one of the cores.
+    """
+    if options.cores is not None:
+        _use_cores(options)
+    # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
+    # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
 def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     """The runner for the device, with its model loaded: seconds of work.
 
@@ -251,11 +264,7 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
         others: the runner's arguments that are no options: clock, progress, disk, loaded; of a group's member,
             collectives and num_near.
     """
-    if options.cores is not None:
-        _use_cores(options)
-    # torch's OpenMP threads spin at its barriers, for seconds of CPU time where cores are shared with
-    # anyone else; about 50 microseconds are enough. It is read when torch is loaded.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    _prepare_thread(options)
     from pageant.actors.executor.runners.cuda import CudaRunner
     from pageant.actors.executor.runners.runner import TorchRunner
 
@@ -312,7 +321,11 @@ def load_weights(
     Args:
         rank: among the members of a group, for its share of them.
         progress: see `load_decoder`.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be computed, or cannot be shared out so.
     """
+    _prepare_thread(options)
     from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 
     key = ModelKey(

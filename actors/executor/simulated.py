@@ -90,8 +90,8 @@ class SimulatedExecutor(Executor):
     async def _lead(self) -> ModelRunner:
         from pageant.actors.executor.simulated_group import meeting_of
 
+        self._find_followers()
         group = group_of(self.name)
-        self.followers = tuple(f"{group}/{rank}" for rank in range(1, self.options.num_members))
         self._simulated = meeting_of(group, self.incarnation, len(self.followers))
         await self._ask_all([DescribeRank()] * len(self.followers))
         form = FormGroup(collectives="simulated", meeting=group, num_near=1)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from pageant.actors.executor.batch.inputs import StepInputs
-from pageant.actors.executor.groups.orders import packed_of
+from pageant.actors.executor.groups.orders import packed_of, with_adapters
 from pageant.actors.executor.groups.rank import Rank
 from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.runners.model_runner import Drawn
@@ -41,7 +41,7 @@ __all__ = ["SimulatedLeader", "SimulatedMeeting", "SimulatedRank", "meeting_of"]
 
 
 class SimulatedMeeting:
-    """Where the members of one life of a group meet.
+    """Meeting place of the members of one life of a group.
 
     Args:
         num_followers: members but the leader.
@@ -83,7 +83,7 @@ class SimulatedMeeting:
 def _follow(runner: SimulatedRunner, step: RankStep, token_ids: Int64) -> UInt64:
     runner.copy(step.copy_sources, step.copy_destinations)
     packed = packed_of(step, token_ids, len(runner.windows))
-    runner.write(packed, token_ids)
+    runner.write(packed, token_ids, with_adapters(step))
     return runner.seen(packed, step.ancestors if len(step.ancestors) else None)
 
 
@@ -133,13 +133,13 @@ class SimulatedRank(Rank):
     """The real member, but for what it computes with and for where it meets."""
 
     class Options(SimulatedExecutor.Options, frozen=True, kw_only=True):
-        """Those of the leader."""
+        """Options of the leader."""
 
     _place: SimulatedMeeting
     """Where this member meets the others."""
 
     async def on_start(self) -> None:
-        """Nothing is loaded."""
+        """Load nothing."""
 
     @receives(concurrent=True)
     async def describe(self, request: DescribeRank) -> RankReady:
@@ -156,7 +156,7 @@ class SimulatedRank(Rank):
         self._place = meeting_of(group_of(self.name), self.incarnation, self.options.num_members - 1)
         runner: Any = SimulatedRunner(self.options, ready=True)
         self._runner = self._place.runners[self.rank] = runner
-        return GroupFormed(num_blocks=runner.num_blocks)
+        return GroupFormed()
 
     async def _follow(self, order: Order) -> None:
         self._place.came(self.rank, order)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pageant.actors.observer.page import Page
 from pageant.actors.runtime.address import replica_of
+from pageant.actors.runtime.devices import is_cpu
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.statistics import FrontendStatistics, HistogramCounts, Observation
 
@@ -155,7 +156,7 @@ def _devices(page: Page, models: Mapping[str, str], observation: Observation) ->
                 size,
                 {**labels, "part": part},
             )
-        if not executor.device.startswith("cpu"):
+        if not is_cpu(executor.device):
             about = "Variants of kernels that were compiled, or read from the disk's cache."
             page.counter("device_kernels_loaded_total", about, executor.kernels_loaded, labels)
             about = "CUDA graphs that were captured."

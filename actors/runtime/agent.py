@@ -156,6 +156,8 @@ class NodeAgent(Actor):
             log.info("%s#%d stops: %s", order.name, order.incarnation, order.reason)
             self._ending[order.name] = ended = asyncio.Event()
             self.spawn(self._stop(cell, ended))
+        elif cell is None and self._ordered.get(order.name) == order.incarnation:
+            self._ordered[order.name] += 1  # its class is still loaded: it does not begin
 
     async def _stop(self, cell: Cell, ended: asyncio.Event) -> None:
         try:

@@ -40,7 +40,7 @@ class Bonds:
 
     def others(self, actor: ActorLife) -> list[ActorLife]:
         """Return the members of the actor's group but the actor."""
-        return [one for one in self.members(actor) if one is not actor] if actor.plan.bound else []
+        return [one for one in self.members(actor) if one is not actor]
 
     def end(
         self,
@@ -53,14 +53,13 @@ class Bonds:
         permanent: bool = False,
     ) -> list[Stop]:
         """Record the death of a member, at `now` seconds, as one of its group. Return the orders to the others."""
-        first, *_ = self.members(actor)
+        first, *others = self.members(actor)
         stops = self._stops(actor, error)
         reason = error if first is actor else _because(actor, error)
         first.end(reason, traceback, now, limits, permanent=permanent)
-        for member in self.members(actor):
-            if member is not first:
-                member.mark_exited(error if member is actor else _because(actor, error))
-                member.final = first.final
+        for member in others:
+            member.mark_exited(error if member is actor else _because(actor, error))
+            member.final = first.final
         return stops
 
     def fall(self, ended: Iterable[ActorLife], reason: str) -> list[Stop]:

@@ -71,9 +71,8 @@ class Joining:
         """Return the command of a node's process.
 
         Args:
-            elsewhere: the node runs on another host, or without an open standard input. It listens where the
-                root's host
-                can reach it (whose topology must `listen`), and ends when the root does not answer for too
+            elsewhere: the node runs on another host, or without an open standard input. It listens where the root's
+                host can reach it (whose topology must `listen`), and ends when the root does not answer for too
                 long.
         """
         return [sys.executable, "-m", MODULE, *self.given(node, incarnation, elsewhere=elsewhere)]

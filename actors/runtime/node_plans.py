@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pageant.actors.runtime.address import replica_of
+from pageant.actors.runtime.address import group_of, replica_of
 from pageant.actors.runtime.devices import CPU, FORM, FREE, choose, cores_of, missing_cores
 from pageant.actors.runtime.launcher import Joining, LauncherPlan
 from pageant.actors.runtime.plans import NodePlan
@@ -179,18 +179,20 @@ class NodePlans:
             written = self._written.get(node)
             host = (written.host if written is not None else None) or ""
             host = "" if host in LOOPBACK else host
+            if (plan := self.plans.get(node)) is not None and plan.launcher is not None:
+                host = f"launched {node}"  # where, the launcher alone knows
             for other, other_node, other_host, other_device, others_cores in seen:
                 if not cores or not others_cores or host != other_host:
                     continue
                 if shared := sorted(cores & others_cores):
                     raise TopologyError(
-                        f"{entry_of(member.partition('/')[0])}",
+                        entry_of(group_of(member)),
                         f"{member} computes on {device} and {other} on {other_device}, which both have core "
                         f"{', '.join(map(str, shared))}; expected sets of cores that have none in common",
                     )
                 if node == other_node:
                     raise TopologyError(
-                        f"{entry_of(member.partition('/')[0])}",
+                        entry_of(group_of(member)),
                         f"{member} on {device} and {other} on {other_device} are both on node {node}; expected a "
                         "process for each, since the threads of a process compute for all of it",
                     )

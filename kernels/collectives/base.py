@@ -30,7 +30,7 @@ class GroupMisuse(ValueError):
 
 @runtime_checkable
 class Collectives(Protocol):
-    """One rank's side of a group of `size` ranks.
+    """Rank's side of a group of `size` ranks.
 
     All ranks call the same operations in the same order, with the same shapes. `send` and `receive` are apart from
     that order: messages from one rank to another keep their own. A rank calls from one thread at a time; `abort`

@@ -39,7 +39,7 @@ def local_group(size: int, deadline_seconds: float = 30.0) -> list[LocalRank]:
 
 @dataclass
 class _Round:
-    """One collective operation."""
+    """State of one collective operation."""
 
     operation: str
     """Name and shapes, as the first rank called it."""

@@ -1,4 +1,4 @@
-"""Where the ranks of a torch.distributed group find one another: a store mirrored by messages of the caller's own.
+"""Store in which the ranks of a torch.distributed group find one another, mirrored by the caller's own messages.
 
 torch's own stores need a file that all ranks see or an open port that anyone may write to. This one needs neither: each
 rank has a store in memory, and what is put into it there is published to the other ranks over whatever links they have.
@@ -18,7 +18,7 @@ _PUMP_SECONDS = 0.002
 
 
 class MirroredStore:
-    """One rank's copy of the store.
+    """Rank's copy of the store.
 
     Args:
         publish: called with a key and a value that this rank's group has put. It must bring them to `put` of every

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,11 +88,6 @@ class ProcessGroup:
             self._waiting.break_off(reason)
             raise GroupBroken(reason) from error
         self._waiting.deadline_seconds = deadline_seconds
-
-    @property
-    def backend(self) -> Literal["gloo", "nccl"]:
-        """The library that moves the bytes."""
-        return "gloo" if self._waits_on_host else "nccl"
 
     def all_reduce(self, parts: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
         """See `Collectives.all_reduce`."""

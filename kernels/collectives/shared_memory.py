@@ -58,7 +58,11 @@ class SharedMemory:
         self.rank, self.size = rank, where.size
         self._functions = group_functions()
         self._joined = _join(where, rank, join_seconds)
-        self.barrier()
+        try:
+            self.barrier()
+        except BaseException:
+            self.close()
+            raise
         self._functions.watch(self._joined, int(deadline_seconds * 1e9))
 
     def all_reduce(self, parts: Tensor, out: Tensor, bias: Tensor | None = None) -> None:

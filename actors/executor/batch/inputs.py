@@ -79,6 +79,12 @@ class StepInputs(Packed):
     )  # of the D places, those whose tokens are errors, and why
 
     @property
+    def reads_all(self) -> bool:
+        """Tell whether hidden states are read of tokens after which none is drawn, or of several of a sequence."""
+        scored = self.scores is not None and self.scores.prompt is not None
+        return scored or self.verifying is not None
+
+    @property
     def draws_after_each(self) -> bool:
         """Tell whether a token is drawn after each token, which the model alone computes, and no prompt is scored."""
         return (

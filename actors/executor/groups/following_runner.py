@@ -28,8 +28,8 @@ class FollowingRunner(TorchRunner):
         self._word = Word(collectives)
         super().__init__(*args, collectives=collectives, **others)
 
-    def follow(self, order: Order) -> int:
-        """Compute the steps of a launch for as long as the leader says. Return how many those were.
+    def follow(self, order: Order) -> None:
+        """Compute the steps of a launch for as long as the leader says.
 
         Raises:
             GroupBroken: the group's operations have ended, or the leader computes another launch.
@@ -37,9 +37,8 @@ class FollowingRunner(TorchRunner):
         for place, step in enumerate(order.steps):
             token_ids = self._word.hear(order.number, place, len(step.positions))
             if token_ids is None:
-                return place
+                return
             self._compute(step, token_ids)
-        return len(order.steps)
 
     @torch.inference_mode()
     def _compute(self, step: RankStep, token_ids: Any) -> None:

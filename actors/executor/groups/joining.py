@@ -1,4 +1,4 @@
-"""Joining of a group's members: their shares of the weights, and the meeting of all.
+"""Joining of a group's members: what each has, and whether that fits together.
 
 Blocking functions, for a member's own thread. The leader asks each member what it has before they meet, so that what
 does not fit is refused by its name, and nobody waits in an operation for a member that still loads.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pageant.actors.executor.groups.meeting import host_id
-from pageant.actors.executor.options import ExecutorOptions, load_weights
+from pageant.actors.executor.options import ExecutorOptions
+from pageant.actors.runtime.devices import local_cores
 from pageant.actors.runtime.version import VERSION
 from pageant.models.checkpoint import Checkpoint
 from pageant.protocol.errors import ConfigurationError
@@ -26,23 +26,12 @@ from pageant.protocol.ranks import Fingerprint, RankReady
 if TYPE_CHECKING:
     from pageant.actors.executor.runners.loaded_model import LoadedModel
 
-__all__ = ["check_alike", "check_cores", "describe", "load_share"]
+__all__ = ["check_alike", "check_cores", "describe"]
 
 log = logging.getLogger("pageant.executor")
 
 HEADER_BYTES_MAX = 16 << 20
 """The part of a weight file that is compared, at most. The header of another format has no length."""
-
-
-def load_share(
-    options: ExecutorOptions, rank: int, progress: Callable[[int, int], None] | None = None
-) -> LoadedModel:
-    """Load a rank's share of the weights: seconds of work.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be computed, or cannot be shared out so.
-    """
-    return load_weights(options, rank, progress)
 
 
 def describe(options: ExecutorOptions, rank: int, loaded: LoadedModel) -> RankReady:
@@ -107,7 +96,7 @@ def check_cores(ranks: Sequence[RankReady], options: ExecutorOptions) -> None:
         ranks: all members, the leader first.
     """
     near = sum(rank.host == ranks[0].host for rank in ranks)
-    threads, cores = near * (options.num_threads or 1), len(os.sched_getaffinity(0))
+    threads, cores = near * (options.num_threads or 1), len(local_cores())
     if options.cores is None and threads > cores:
         log.warning(
             "%d executors of a group have %d threads on the %d cores of this host, and wait for one another",

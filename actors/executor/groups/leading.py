@@ -7,12 +7,13 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pageant.actors.executor.groups.joining import check_alike, check_cores, describe, load_share
-from pageant.actors.executor.groups.meeting import HELD_SECONDS, KeyQueue, Meeting, arranged, is_broken
+from pageant.actors.executor.groups.joining import check_alike, check_cores, describe
+from pageant.actors.executor.groups.meeting import KeyQueue, Meeting, arranged
+from pageant.actors.executor.groups.member import Member
 from pageant.actors.executor.groups.orders import order_of
+from pageant.actors.executor.options import load_weights
 from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.work import Work
-from pageant.actors.runtime import Actor
 from pageant.actors.runtime.address import group_of
 from pageant.protocol.errors import PeerGone
 from pageant.protocol.ranks import DescribeRank, FollowKeys, FormGroup, MeetingKey, MoveBlocks, TakeKeys
@@ -28,13 +29,11 @@ START_SECONDS = 86_400.0
 """How long the leader waits for a member that loads: its supervisor knows sooner if it never comes."""
 
 
-class Leading(Actor):
+class Leading(Member):
     """Leads the other members, if there are any."""
 
     followers: tuple[str, ...] = ()
     """Addresses of the other members, in the order of their ranks; none where the executor is alone."""
-    _meeting: Meeting | None = None
-    """This member's side of the group."""
 
     def _report(self, done: int, total: int) -> None:
         raise NotImplementedError
@@ -50,14 +49,14 @@ class Leading(Actor):
 
     async def _lead(self) -> ModelRunner:
         """Bring the group together. Return the leader's runner."""
-        group = group_of(self.name)
-        self.followers = tuple(f"{group}/{rank}" for rank in range(1, self.options.num_members))
-        loaded = await self.offload(load_share, self.options, 0, self._report)
+        self._find_followers()
+        loaded = await self.offload(load_weights, self.options, 0, self._report)
         mine = await self.offload(describe, self.options, 0, loaded)
         ranks = await self._ask_all([DescribeRank()] * len(self.followers))
         check_alike([mine, *ranks])
         check_cores([mine, *ranks], self.options)
-        with arranged(self.options.collectives, f"{group}#{self.incarnation}", [mine, *ranks]) as forms:
+        life = f"{group_of(self.name)}#{self.incarnation}"
+        with arranged(self.options.collectives, life, [mine, *ranks]) as forms:
             runner = await self._meet(forms, loaded)
         log.info(
             "%s leads a group of %d by %s; weights of each: %s MiB",
@@ -65,6 +64,10 @@ class Leading(Actor):
             ", ".join(f"{rank.weight_bytes / 2**20:,.0f}" for rank in (mine, *ranks)),
         )
         return runner
+
+    def _find_followers(self) -> None:
+        group = group_of(self.name)
+        self.followers = tuple(f"{group}/{rank}" for rank in range(1, self.options.num_members))
 
     async def _meet(self, forms: Sequence[FormGroup], loaded: Any) -> ModelRunner:
         """Have all members meet, each in its way. Return the leader's runner."""
@@ -79,12 +82,16 @@ class Leading(Actor):
                 for task in keys:
                     task.cancel()
         except BaseExceptionGroup as errors:
-            meeting.abort("the group did not come together")
+            self._give_up(meeting)
             raise errors.exceptions[0] from None
         except BaseException:
-            meeting.abort("the group did not come together")
+            self._give_up(meeting)
             raise
         return runner  # type: ignore[no-any-return]
+
+    def _give_up(self, meeting: Meeting) -> None:
+        meeting.abort("the group did not come together")
+        meeting.close()
 
     async def _ask_all(self, requests: Sequence[Any]) -> list[Any]:
         asked = (
@@ -132,20 +139,3 @@ class Leading(Actor):
         """Have the others make a move of blocks. Returns when all have."""
         request = MoveBlocks(way=move.way.value, sources=move.sources, destinations=move.destinations)
         await self._ask_all([request] * len(self.followers))
-
-    async def _outlive_cause(self, error: BaseException) -> None:
-        """Wait, after the group's operations have ended, for whoever is the cause to be seen first: its supervisor
-        then stops this member. Returns at once for any other error."""
-        if self.followers and is_broken(error):
-            await asyncio.sleep(HELD_SECONDS)
-
-    async def _leave_group(self) -> None:
-        """End every wait, then leave, when the computing thread is back."""
-        if self._meeting is not None:
-            self._abort(f"{self.name} was stopped")
-            await self.offload(self._meeting.close)
-
-    def _abort(self, reason: str) -> None:
-        """Have every wait of this member and of the others end."""
-        if self._meeting is not None:
-            self._meeting.abort(reason)

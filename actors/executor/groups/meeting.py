@@ -59,7 +59,7 @@ class KeyQueue:
 
 
 class Meeting:
-    """One member's side of its group.
+    """Member's side of its group.
 
     Args:
         form: how the group meets.
@@ -92,6 +92,7 @@ class Meeting:
         self._collectives = self._by_memory() if self.form.collectives == "shm" else self._by_gloo()
         if self._aborted:
             self._collectives.abort(self._aborted)
+            self._collectives.close()
             raise GroupBroken(self._aborted)
         return self._collectives
 
@@ -134,12 +135,16 @@ def arranged(wanted: str, name: str, ranks: Sequence[RankReady]) -> Iterator[lis
         ranks: all members, the leader first.
 
     Raises:
-        ConfigurationError: members are to share memory, and cannot.
+        ConfigurationError: members are on several hosts, or are to share memory, and cannot.
     """
     hosts = [rank.host for rank in ranks]
+    if len({*hosts}) > 1:
+        raise ConfigurationError(
+            f"the members of {name} are on {len({*hosts})} hosts; expected one host in this version"
+        )
     with contextlib.ExitStack() as stack:
         kind, where = "gloo", name
-        if wanted != "gloo" and not (objection := _why_no_memory(hosts)):
+        if wanted != "gloo" and not (objection := _why_no_memory()):
             from pageant.kernels.collectives.segment import Segment
 
             kind, where = "shm", stack.enter_context(Segment(len(ranks))).address
@@ -150,10 +155,8 @@ def arranged(wanted: str, name: str, ranks: Sequence[RankReady]) -> Iterator[lis
         yield [FormGroup(collectives=kind, meeting=where, num_near=hosts.count(host)) for host in hosts]
 
 
-def _why_no_memory(hosts: Sequence[str]) -> str:
-    """Return why members of these hosts cannot share memory; "" if they can."""
-    if len({*hosts}) > 1:
-        return f"are on {len({*hosts})} hosts"
+def _why_no_memory() -> str:
+    """Return why members of one host cannot share memory; "" if they can."""
     from pageant.kernels.collectives.base import GroupMisuse
     from pageant.kernels.collectives.segment import group_functions
     from pageant.kernels.cpu.build import BuildError

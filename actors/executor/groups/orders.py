@@ -12,15 +12,9 @@ from pageant.actors.executor.work import Work
 from pageant.protocol.arrays import int64
 from pageant.protocol.ranks import Order, RankStep, TokensAdapted, TokensEmbedded
 
-__all__ = ["given_embeddings", "order_of", "packed_of", "reads_all", "with_adapters"]
+__all__ = ["given_embeddings", "order_of", "packed_of", "with_adapters"]
 
 Int64 = npt.NDArray[np.int64]
-
-
-def reads_all(inputs: StepInputs) -> bool:
-    """Tell whether hidden states are read of tokens after which none is drawn, or of several of a sequence."""
-    scored = inputs.scores is not None and inputs.scores.prompt is not None
-    return scored or inputs.verifying is not None
 
 
 def order_of(work: Work) -> Order:
@@ -37,7 +31,7 @@ def _rank_step(inputs: StepInputs) -> RankStep:
         context_lengths=_flat(inputs.context_lengths),
         block_tables=_flat(inputs.block_tables),
         last_tokens=_flat(inputs.last_tokens),
-        reads_all=reads_all(inputs),
+        reads_all=inputs.reads_all,
         scored=_flat(int64() if prompt is None else prompt.places),
         copy_sources=_flat(inputs.copy_sources),
         copy_destinations=_flat(inputs.copy_destinations),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from pageant.actors.executor.groups.joining import describe, load_share
-from pageant.actors.executor.groups.meeting import HELD_SECONDS, KeyQueue, Meeting, is_broken
+from pageant.actors.executor.groups.joining import describe
+from pageant.actors.executor.groups.meeting import KeyQueue, Meeting
+from pageant.actors.executor.groups.member import Member
 from pageant.actors.executor.metering import Metering
-from pageant.actors.executor.options import ExecutorOptions, make_runner
+from pageant.actors.executor.options import ExecutorOptions, load_weights, make_runner
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.moving import Move, Way
-from pageant.actors.runtime import Actor, receives
+from pageant.actors.runtime import receives
 from pageant.protocol.errors import PeerGone
 from pageant.protocol.ranks import (
     BlocksMoved,
@@ -40,7 +40,7 @@ class OrderMissed(RuntimeError):
     """An order that does not follow the last one: a message was lost, or there is a bug."""
 
 
-class Rank(Actor):
+class Rank(Member):
     """Follows the leader of its group, as the rank that its name says (`executor/1`)."""
 
     heavy = True
@@ -54,8 +54,6 @@ class Rank(Actor):
         """This member's share of the weights, until it has a runner."""
         self._runner: FollowingRunner | None = None
         """Set once the group is formed."""
-        self._meeting: Meeting | None = None
-        """This member's side of the group."""
         self._next_order = 1
         self._keys: KeyQueue
         """Keys of the meeting that the leader has not taken yet. Set by `on_start`."""
@@ -69,12 +67,7 @@ class Rank(Actor):
 
     async def on_start(self) -> None:
         self._keys = KeyQueue()
-        self._loaded = await self.offload(load_share, self.options, self.rank, self._report)
-
-    async def on_stop(self) -> None:
-        if self._meeting is not None:
-            self._meeting.abort(f"{self.name} was stopped")
-            await self.offload(self._meeting.close)
+        self._loaded = await self.offload(load_weights, self.options, self.rank, self._report)
 
     def _report(self, done: int, total: int) -> None:
         """Say how far the loading is, in the executor's own thread: the leader's progress speaks for the group."""
@@ -92,7 +85,7 @@ class Rank(Actor):
         self._meeting.put_all(self._early)
         self._runner = await self.offload(self._join, self._meeting)
         self._loaded = None
-        return GroupFormed(num_blocks=self._runner.num_blocks)
+        return GroupFormed()
 
     @receives(concurrent=True)
     async def keys(self, request: FollowKeys) -> AsyncIterator[MeetingKey]:
@@ -139,8 +132,7 @@ class Rank(Actor):
         try:
             await self.offload(self._runner.follow, order)
         except Exception as error:
-            if is_broken(error):
-                await asyncio.sleep(HELD_SECONDS)  # until whoever is the cause has been seen
+            await self._outlive_cause(error)
             raise
 
     @receives(concurrent=True)
@@ -154,17 +146,7 @@ class Rank(Actor):
     @receives(concurrent=True)
     async def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
         """Return the device and the memory. Steps are the leader's to count."""
-        runner, options = self._runner, self.options
+        runner = self._runner
         if runner is None:
             raise PeerGone(f"{self.name} has not met its group yet")
-        return Metering().statistics(
-            device=options.device,
-            dtype=runner.dtype,
-            kernels=runner.kernels,
-            max_model_len=runner.max_model_len,
-            num_blocks=runner.num_blocks,
-            block_size=options.block_size,
-            windows=runner.windows,
-            memory_bytes=runner.memory_bytes,
-            **runner.preparations,
-        )
+        return Metering().statistics_of(runner, self.options)

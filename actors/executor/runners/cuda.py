@@ -20,7 +20,7 @@ from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.runners.graphs import Capture, CudaCapture, StepGraphs
 from pageant.actors.executor.runners.memory import device_budget
 from pageant.actors.executor.runners.model_runner import Drawn
-from pageant.actors.executor.runners.passes import decodes, has_head
+from pageant.actors.executor.runners.passes import decodes
 from pageant.actors.executor.runners.runner import DrawnHere, TorchRunner
 from pageant.actors.executor.runners.staging import Staging
 from pageant.actors.executor.tiers.host_memory import DeviceHostMemory
@@ -124,8 +124,10 @@ class CudaRunner(TorchRunner):
         """
         with self._on_device():
             if self._kernels.name == "triton":
+                from pageant.kernels.triton.loading import reset_loading
                 from pageant.kernels.triton.precompiling import collect_launches, compile_in_parallel
 
+                reset_loading()
                 with collect_launches() as launches:
                     self._compute_all_kinds()
                 compile_in_parallel(list(launches), _architecture(self.device))
@@ -142,7 +144,7 @@ class CudaRunner(TorchRunner):
                 hidden = self._graphs.compute(shape)
                 self._draw_all_ways(self._decoder.logits(hidden[: shape.sequences]))
         hidden = self._compute(self._largest_step())
-        if has_head(self._decoder):
+        if self._decoder.spec.has_head:
             self._draw_all_ways(self._decoder.logits(hidden[:1]))
 
     def _draw_all_ways(self, logits: Tensor) -> None:
@@ -318,7 +320,7 @@ class CudaRunner(TorchRunner):
             max_context_length=1,
         )
         hidden = self._decoder.forward(nothing, nothing, batch, caches)
-        if has_head(self._decoder):
+        if self._decoder.spec.has_head:
             self._decoder.logits(hidden[:1].expand(max_num_seqs, -1).contiguous())
 
 

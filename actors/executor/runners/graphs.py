@@ -185,9 +185,10 @@ class StepGraphs:
         contexts = sorted(
             {padded_context(length, self._max_model_len) for length in (1, self._max_model_len)}
         )
+        largest = (padded_size(self._tokens_max, _MIXED_SIZES) or _MIXED_SIZES[-1]) if self._tokens_max else 0
         for context in reversed(contexts):
             for tokens in reversed(_MIXED_SIZES):
-                if tokens <= max(self._tokens_max, _MIXED_SIZES[0]) and self._tokens_max:
+                if tokens <= largest:
                     few = min(_FEW_SEQUENCES, self._rows_max)
                     for sequences in sorted({few, min(tokens, self._rows_max)}, reverse=True):
                         yield GraphShape(tokens, sequences, tokens, context)

@@ -79,6 +79,7 @@ def choose_pool_size(
     budget_bytes: int | None,
     num_groups: int = 1,
     may_shorten: bool = False,
+    num_near: int = 1,
 ) -> PoolSize:
     """Return as many blocks as the budget holds, and no more than `max_num_seqs` longest requests can use.
 
@@ -89,6 +90,7 @@ def choose_pool_size(
         max_model_len: tokens of the longest request.
         budget_bytes: bytes that the user or the device allows; None is what `host_budget` says.
         num_groups: groups of layers, each of which has a block of its own for every `block_size` tokens.
+        num_near: executors that share this host's memory and have as many blocks each.
         may_shorten: nobody asked for `max_model_len`: where it does not fit, the result has what fits.
 
     Raises:
@@ -100,7 +102,9 @@ def choose_pool_size(
         blocks, there = wanted, f"num_blocks is {wanted}, of {block_size} tokens each"
         there += f", in one of {num_groups} groups of layers" if num_groups > 1 else ""
     else:
-        budget = host_budget(per_request * block_bytes) if budget_bytes is None else budget_bytes
+        budget = budget_bytes
+        if budget is None:
+            budget = host_budget(num_near * per_request * block_bytes) // num_near
         blocks = min(budget // block_bytes, per_request * max_num_seqs)
         there = f"{budget / 2**20:,.0f} MiB are there for the KV cache"
     if blocks >= per_request:

@@ -18,7 +18,7 @@ from pageant.kernels.cpu import CpuKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Embedded, Wanted
 
-__all__ = ["Passes", "attention_batch", "decodes", "has_head"]
+__all__ = ["Passes", "attention_batch", "decodes"]
 
 
 class Passes:
@@ -155,14 +155,9 @@ class Passes:
             yield
 
 
-def has_head(decoder: Decoder) -> bool:
-    """Tell whether a decoder computes logits."""
-    return getattr(decoder.spec, "has_head", True)
-
-
 def decodes(decoder: Decoder) -> bool:
     """Tell whether it computes one token of a sequence after another. Steps of whole texts are never alike."""
-    return decoder.spec.is_causal and has_head(decoder)
+    return decoder.spec.is_causal and decoder.spec.has_head
 
 
 def attention_batch(

@@ -24,7 +24,6 @@ from pageant.actors.executor.runners.memory import (
     PoolSize,
     available_bytes,
     choose_pool_size,
-    host_budget,
     total_bytes,
 )
 from pageant.actors.executor.runners.model_runner import Drawn, KnownTokens
@@ -161,9 +160,6 @@ class TorchRunner:
             num_blocks = -(-longest // block_size) + max_num_seqs
         if budget_bytes is None and num_blocks is None:
             budget_bytes = self._kv_budget(block_size, max_num_seqs)
-            if budget_bytes is None and num_near > 1:
-                longest = -(-max_model_len // block_size) * len(self.windows) * block_bytes
-                budget_bytes = host_budget(longest) // num_near
         pool = choose_pool_size(
             num_blocks,
             block_bytes=block_bytes,
@@ -173,6 +169,7 @@ class TorchRunner:
             budget_bytes=budget_bytes,
             num_groups=len(self.windows),
             may_shorten=fit_max_model_len,
+            num_near=num_near,
         )
         self.num_blocks, self.max_model_len = self._agreed(pool)
         max_model_len = self.max_model_len
@@ -293,16 +290,7 @@ class TorchRunner:
                 rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
                 return self._draw_or_wait(logits, rows, params, inputs)
         wanted = None if self._reads_all(inputs) else inputs.last_tokens
-        hidden = self._passes.run(inputs, inputs.ancestors, inputs.adapted, wanted, inputs.embedded)
-        prompts = self._score_prompts(hidden, inputs.scores)
-        if not len(inputs.rows):
-            drawn = self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})
-            return self._with_drafts(drawn, inputs, hidden)
-        drawing = hidden
-        if len(inputs.last_tokens) < len(hidden):  # else a token is drawn after each that there is
-            drawing = hidden[self._tensor(inputs.last_tokens)]
-        rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
-        return self._draw_or_wait(self._decoder.logits(drawing), rows, params, inputs, prompts, hidden)
+        return self._draw_after(inputs, self._hidden(inputs, wanted))
 
     def _launch_pooled(self, inputs: StepInputs, pooled: PooledStep) -> Drawn | Undrawn:
         """Compute a step with sequences that are pooled; others of it draw as ever."""
@@ -334,16 +322,20 @@ class TorchRunner:
         return self._passes.run(inputs, inputs.ancestors, inputs.adapted, wanted, inputs.embedded, types)
 
     def _draw_after(self, inputs: StepInputs, hidden: torch.Tensor) -> DrawnHere | UndrawnLogits:
-        """Draw from the hidden states [T, hidden_size] of a step."""
+        """Draw from the hidden states of a step: [T, hidden_size], or [D, hidden_size] of the wanted tokens."""
         prompts = self._score_prompts(hidden, inputs.scores)
+        if not len(inputs.rows):
+            drawn = self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})
+            return self._with_drafts(drawn, inputs, hidden)
+        drawing = hidden
+        if len(inputs.last_tokens) < len(hidden):  # else a token is drawn after each that there is
+            drawing = hidden[self._tensor(inputs.last_tokens)]
         rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
-        drawing = self._decoder.logits(hidden[self._tensor(inputs.last_tokens)])
-        return self._draw_or_wait(drawing, rows, params, inputs, prompts, hidden)
+        return self._draw_or_wait(self._decoder.logits(drawing), rows, params, inputs, prompts, hidden)
 
     def _reads_all(self, inputs: StepInputs) -> bool:
-        """Tell whether hidden states are read of tokens after which none is drawn, or of several of a sequence."""
-        scored = inputs.scores is not None and inputs.scores.prompt is not None
-        return scored or self._proposer is not None or inputs.verifying is not None
+        """Tell whether more hidden states are read than those after which a token is drawn."""
+        return self._proposer is not None or inputs.reads_all
 
     def _draw_or_wait(
         self,

@@ -31,12 +31,9 @@ class Fault:
 
     Attributes:
         kind: `kill` a node's process, or those of a `host` at once; `crash` an actor, or let it `hang` in a
-            blocking
-            function that never returns; `stop` a process for a while. For a while, deliver envelopes slowly in
-            one
-            direction between two nodes (`clog`), none in one direction (`cut`) or in both (`split`), or slowly
-            to one
-            node from any (`slow`); `break` a connection.
+            blocking function that never returns; `stop` a process for a while. For a while, deliver envelopes
+            slowly in one direction between two nodes (`clog`), none in one direction (`cut`) or in both (`split`),
+            or slowly to one node from any (`slow`); `break` a connection.
         target, other: nodes, or the actor that crashes.
         seconds: the duration.
         when: the moment that it waits for; see `Simulation`.

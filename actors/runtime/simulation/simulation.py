@@ -87,8 +87,7 @@ class Simulation:
         play: plays the users, once everything is up. It raises `Violation`, or any `AssertionError`.
         faults: see `faults.draw_faults`.
         check: called after every callback; raises as `play` does.
-        is_time: tells whether the moment has come that a fault waits for (`Fault.when`). After a while it is
-            asked
+        is_time: tells whether the moment has come that a fault waits for (`Fault.when`). After a while it is asked
             without a moment.
         before_fault: called with each fault just before it strikes.
         latency, offload_seconds: draw the seconds that an envelope is on its way, and that a blocking function

@@ -200,7 +200,8 @@ def test_the_play_notices(breakage, monkeypatch):
 # Single promises.
 
 
-def test_a_step_that_does_not_return_is_a_death():
+def _play_with_a_step_that_lasts() -> Play:
+    """Return a play whose step has been computed for 9 seconds."""
     play = Play(0)
     play.add(0, guided=False, penalised=False)
     play.plan()
@@ -208,6 +209,11 @@ def test_a_step_that_does_not_return_is_a_death():
     play.plan()
     play.core.watch(play.now)
     play.wait(9.0)
+    return play
+
+
+def test_a_step_that_does_not_return_is_a_death():
+    play = _play_with_a_step_that_lasts()
     play.core.watch(play.now)
     play.perform()
     play.wait(2.0)
@@ -217,13 +223,7 @@ def test_a_step_that_does_not_return_is_a_death():
 
 
 def test_a_step_whose_kernel_is_compiled_is_waited_for():
-    play = Play(0)
-    play.add(0, guided=False, penalised=False)
-    play.plan()
-    play.turn(play.lane)
-    play.plan()
-    play.core.watch(play.now)
-    play.wait(9.0)
+    play = _play_with_a_step_that_lasts()
     play.core.watch(play.now, preparing=True)
     play.wait(500.0)
     play.core.watch(play.now)

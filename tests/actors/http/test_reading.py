@@ -28,7 +28,7 @@ BODIES = {
 
 
 def nulls(shape):
-    """All that need not be given."""
+    """Return all fields that need not be given."""
     return {field.name: None for field in msgspec.structs.fields(shape) if not field.required}
 
 

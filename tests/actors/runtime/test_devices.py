@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+import pageant
 from pageant.actors.runtime.devices import choose, cores_of, is_cpu, local_cores, local_devices
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.resolving import Cast, Resolved, resolve
@@ -249,3 +250,11 @@ def test_executors_with_cores_of_their_own_do_not_share_a_process(monkeypatch):
     }
     with pytest.raises(TopologyError, match="both on node front; expected a process for each"):
         resolve(parse({"model": "x", "actors": actors}), cast, {"model": "x"}, devices=("cpu",))
+
+
+def test_nodes_of_a_launcher_may_have_the_same_cores_elsewhere(monkeypatch):
+    monkeypatch.setattr("pageant.actors.runtime.devices.local_cores", lambda: (0, 1))
+    monkeypatch.syspath_prepend(f"{pageant.__path__[0]}/docs/examples")
+    launcher = {"class": "by_command:ByCommand", "options": {"command": ["ssh", "10.0.0.7"]}}
+    found = two_ranks("cpu:0", "cpu:0", launcher=launcher)
+    assert len(found.actors) == 2

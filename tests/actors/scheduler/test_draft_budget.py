@@ -14,7 +14,7 @@ SETTINGS = Speculation(method="ngram", tokens=4)
 
 
 def appetite(fixed: float, each: float, rows: int = 8) -> DraftBudget:
-    """One that has learned what a step takes."""
+    """Return a budget that has learned what a step takes."""
     found = DraftBudget(SETTINGS, rows)
     for tokens in (1, 2, 5, 9, 3, 7) * 5:
         found.stepped(tokens, fixed + each * tokens)
@@ -72,7 +72,7 @@ def turn(found: DraftBudget, row: int = 0) -> tuple[int, bool]:
 
 
 def unprofitable(rows: int = 8) -> DraftBudget:
-    """One whose first row is always wrong."""
+    """Return a budget whose first row is always wrong."""
     found = appetite(fixed=0.02, each=0.0005, rows=rows)
     verify(found, 0, right=0, times=60)
     return found

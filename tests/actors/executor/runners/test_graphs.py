@@ -39,9 +39,9 @@ class Replays:
 
 @pytest.fixture
 def cuda_runner(demo, options):
-    def make(capture):
+    def make(capture, tokens_max=64):
         return CudaRunner(
-            demo, **options, gpu_memory_utilization=0.9, max_num_batched_tokens=64, capture=capture
+            demo, **options, gpu_memory_utilization=0.9, max_num_batched_tokens=tokens_max, capture=capture
         )
 
     return make
@@ -105,12 +105,13 @@ def test_after_its_preparation_a_runner_captures_nothing(cuda_runner, generate, 
     assert (replays.captured, replays.played) == (captured, 5)
 
 
-def test_shapes_hold_every_plain_step_there_can_be(cuda_runner):
-    graphs = cuda_runner(Replays())._graphs
+@pytest.mark.parametrize("tokens_max", [10, 50, 64])
+def test_shapes_hold_every_plain_step_there_can_be(cuda_runner, tokens_max):
+    graphs = cuda_runner(Replays(), tokens_max)._graphs
     shapes = set(graphs.shapes())
     for count in range(1, 5):
-        for new in range(1, 65):
-            if count * new <= 64:
+        for new in range(1, tokens_max + 1):
+            if count * new <= tokens_max:
                 assert graphs._shape_of(step_inputs([(new, 64)] * count)) in shapes
     assert graphs._shape_of(step_inputs([(1, 64)] * 5)) is None, "there are 4 rows"
 

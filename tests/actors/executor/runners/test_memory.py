@@ -95,3 +95,11 @@ def test_a_number_that_is_asked_for_is_taken_if_one_request_fits():
         TooLittleMemory, match=r"num_blocks is 29.* in one of 3 groups of layers.* 160 needs 30"
     ):
         choose(None, 29, num_groups=3)
+
+
+def test_executors_that_share_a_host_have_room_for_a_full_length_request_each(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10 * GIB)
+    sizes = {"block_bytes": GIB // 10, "max_num_seqs": 1}  # of 10 blocks, a GiB, for one request
+    assert blocks(None, **sizes, num_near=8) == 10
+    with pytest.raises(TooLittleMemory):
+        blocks(None, **sizes, num_near=9)
