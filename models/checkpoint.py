@@ -89,8 +89,10 @@ class Checkpoint:
     @cached_property
     def names(self) -> Names | None:
         """The modules by the names of this checkpoint's tensors; None where there is no architecture."""
-        if self.architecture is None or not self.is_gguf:
-            return None if self.architecture is None else self.architecture.names
+        if self.architecture is None:
+            return None
+        if not self.is_gguf:
+            return self.architecture.names
         names = names_of(self.architecture.name)
         if names is None:
             raise self._config.wrong("architectures", self.architecture.name, "one that GGUF files can have")
@@ -115,7 +117,7 @@ class Checkpoint:
                 f"one of {known}, whose hidden states can be pooled",
                 "Use one of these, or add a file to models/architectures.",
             )
-        size = self.architecture.spec(self._config).hidden_size
+        size = self.decoder_spec().hidden_size
         return read_pooling(self._config, self.path, self.purpose.pools, size, self.saved_tensors)
 
     @property
@@ -137,11 +139,15 @@ class Checkpoint:
         size = getattr(self.spec(), "hidden_size", None) or next(filter(None, named), None)
         return size if isinstance(size, int) else None
 
-    def decoder(self) -> tuple[DecoderSpec, Places]:
-        """The decoder that config.json describes, and where each tensor goes in it."""
+    def decoder_spec(self) -> DecoderSpec:
+        """Return the decoder that config.json describes. There must be an architecture."""
         assert self.architecture is not None, "a model without an architecture has no specification"
+        return self.architecture.spec(self._config)
+
+    def decoder(self) -> tuple[DecoderSpec, Places]:
+        """Return the decoder that config.json describes, and where each tensor goes in it."""
         assert self.names is not None, "an architecture has names"
-        spec = self.architecture.spec(self._config)
+        spec = self.decoder_spec()
         places = self.names.places(spec)
         if spec.tie_word_embeddings:
             places = {self._name_of_tied(name, place): place for name, place in places.items()}

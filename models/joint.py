@@ -19,7 +19,7 @@ __all__ = ["Joint"]
 
 
 class Joint:
-    """One rank's side of all that its layers compute together with those of other ranks.
+    """Rank's side of all that its layers compute together with those of other ranks.
 
     Args:
         rank, size: this rank's number, and how many there are.

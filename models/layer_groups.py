@@ -58,7 +58,7 @@ class LayerGroups:
 
     @classmethod
     def scratch(cls, windows: Sequence[int | None]) -> LayerGroups:
-        """All layers write to the same memory, one after another: nothing is kept from step to step."""
+        """Return one group whose layers write to the same memory in turn: nothing is kept from step to step."""
         return cls((None,), (0,) * len(windows), (0,) * len(windows))
 
     @classmethod

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
 from torch import Tensor
 
 from pageant.kernels.base import Kernels
@@ -26,7 +25,6 @@ from pageant.models.ready.filling import fill
 from pageant.models.ready.module import ReadyModule
 from pageant.models.ready.weights import Form
 from pageant.models.sharding import Piece, Shard, local_spec, pieces, why_not_shared
-from pageant.models.spec import DecoderSpec
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 
@@ -103,7 +101,7 @@ def load_decoder(
     items = list(_items(checkpoint, places))
     report = _Report(progress, sum(item.num_bytes for item in items))
     for some in _parts(items):
-        _load_part(decoder, some, report, lambda place: _pieces(spec, shard, place))
+        _load_part(decoder, some, report, lambda place: pieces(spec, shard, place))
     if ready is not None:
         log.info("%s: %s", checkpoint.path.name, ready.description)
     return decoder
@@ -148,21 +146,17 @@ def _check_tied_head(checkpoint: Checkpoint, places: Places) -> None:
     embedding = next(name for name, place in places.items() if place.name == "embedding.weight")
     if HEAD not in checkpoint.tensors or embedding == HEAD:
         return
-    head, tied = (_read(checkpoint.tensors[name]) for name in (HEAD, embedding))
-    if head.shape != tied.shape or not torch.equal(head.to(tied.dtype), tied):
+    with MappedFiles() as files:
+        head, tied = (files.read(checkpoint.tensors[name]) for name in (HEAD, embedding))
+        are_one = head.shape == tied.shape and torch.equal(head.to(tied.dtype), tied)
+        del head, tied
+    if not are_one:
         raise CheckpointError(
             checkpoint.path,
             f"{HEAD}, which is not {embedding}",
             "the same, since tie_word_embeddings is true",
             'If the head is meant, set "tie_word_embeddings": false in config.json.',
         )
-
-
-def _read(info: TensorInfo) -> Tensor:
-    """Return one tensor of a file, memory-mapped."""
-    with safe_open(info.file, framework="pt") as tensors:
-        tensor: Tensor = tensors.get_tensor(info.name)
-        return tensor
 
 
 def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
@@ -178,19 +172,11 @@ def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
     yield part
 
 
-def _pieces(spec: DecoderSpec, shard: Shard | None, place: Place) -> Iterator[Piece | None]:
-    """Yield the parts of a checkpoint's tensor that are read; None is all of it."""
-    if shard is None:
-        yield None
-    else:
-        yield from pieces(spec, shard, place)
-
-
 def _load_part(
     decoder: NativeDecoder,
     items: list[_Item],
     report: _Report,
-    pieces_of: Callable[[Place], Iterator[Piece | None]],
+    pieces_of: Callable[[Place], Iterator[Piece]],
 ) -> None:
     """Copy some items. The files' mappings end with the function, and with them the pages that were read."""
     with MappedFiles() as files:
@@ -199,14 +185,11 @@ def _load_part(
             if item.module is None or item.form is None:
                 (tensor,) = tensors.values()
                 for piece in pieces_of(item.place):
-                    if piece is None:
-                        _copy(decoder, tensor, item.place)
-                    else:
-                        _copy(decoder, _cut(tensor, piece), piece.place)
+                    _copy(decoder, _cut(tensor, piece), piece.place)
             else:
                 for piece in pieces_of(item.place):
-                    place, cut = (item.place, (None, None)) if piece is None else (piece.place, piece.ranges)
-                    fill(decoder.weight(place), item.module, tensors, item.form, place, decoder, *cut)
+                    room = decoder.weight(piece.place)
+                    fill(room, item.module, tensors, item.form, piece.place, decoder, *piece.ranges)
             report.read(item.num_bytes)
 
 

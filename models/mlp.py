@@ -12,7 +12,7 @@ from torch import Tensor
 from pageant.kernels.base import Kernels
 from pageant.models.joint import Joint
 from pageant.models.projection import Projection, output_projection
-from pageant.models.sharding import segment_name
+from pageant.models.sharding import segment_names
 from pageant.models.spec import LayerSpec, MLPSpec, MoESpec
 from pageant.models.weights import Weights
 
@@ -93,10 +93,6 @@ class MixtureOfExperts:
 
 def _stacks_of_experts(weights: Weights, joint: Joint | None) -> list[tuple[Any, Any]]:
     """Return the experts' stacked weights into and out of their inner layers, for each segment of sums."""
-    names = "expert_gate_up.weight", "expert_down.weight"
-    if joint is None or joint.segments == 1:
-        return [(weights[names[0]], weights[names[1]])]
-    return [
-        (weights[segment_name(names[0], segment)], weights[segment_name(names[1], segment)])
-        for segment in range(joint.segments)
-    ]
+    segments = 1 if joint is None else joint.segments
+    into, out = (segment_names(name, segments) for name in ("expert_gate_up.weight", "expert_down.weight"))
+    return [(weights[one], weights[other]) for one, other in zip(into, out, strict=True)]

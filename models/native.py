@@ -25,7 +25,7 @@ from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
 from pageant.models.ready.weights import Form, Key
 from pageant.models.rotary import rotary_table
-from pageant.models.sharding import Shard, is_segmented, segment_name
+from pageant.models.sharding import Shard, is_segmented, segment_names
 from pageant.models.spec import DecoderSpec, LayerSpec
 from pageant.models.weights import Place, is_float32, layer_parts, layer_shapes, model_shapes
 
@@ -252,14 +252,12 @@ class NativeDecoder:
         segments = 1 if self._joint is None else self._joint.segments
         for name, shape in layer_shapes(self.spec, layer).items():
             key, rows = (number, name), [part.rows for part in parts if name == f"{part.module}.weight"]
+            names = [name]
             if segments > 1 and is_segmented(name):
                 shape, rows = _of_segment(name, shape, segments), [count // segments for count in rows]
-                for segment in range(segments):
-                    weights[segment_name(name, segment)] = self._empty_in_tiles(
-                        key, shape, rows
-                    ) or self._empty(key, shape, rows)
-                continue
-            weights[name] = self._empty_in_tiles(key, shape, rows) or self._empty(key, shape, rows)
+                names = segment_names(name, segments)
+            for one in names:
+                weights[one] = self._empty_in_tiles(key, shape, rows) or self._empty(key, shape, rows)
             form = self._forms.get(key)
             if form is not None and form.order is not None:
                 order = torch.from_numpy(form.order).to(self.device)

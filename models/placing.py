@@ -20,7 +20,7 @@ def view_of(whole: LinearWeight, place: Place) -> LinearWeight:
     if place.expert is not None:
         assert not isinstance(whole, TiledWeight), "no linear map is a stack"
         whole = whole[place.expert]
-    rows = place.shape[-1] if place.transposed else place.shape[0]
+    rows = place.outputs
     if isinstance(whole, QuantizedWeight | TiledWeight):
         return whole[place.row : place.row + rows]
     if place.interleaved_heads is not None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from pageant.kernels.base import Kernels
 from pageant.kernels.low_rank import Addition
 from pageant.models.joint import Joint
-from pageant.models.sharding import segment_name
+from pageant.models.sharding import segment_names
 from pageant.models.weights import Weights
 
 __all__ = ["JointProjection", "Projection", "output_projection"]
@@ -57,10 +57,7 @@ class JointProjection(Projection):
     """
 
     def __init__(self, module: str, weights: Weights, kernels: Kernels, joint: Joint) -> None:
-        names = [f"{module}.weight"]
-        if joint.segments > 1:
-            names = [segment_name(names[0], segment) for segment in range(joint.segments)]
-        self._segments = [weights[name] for name in names]
+        self._segments = [weights[name] for name in segment_names(f"{module}.weight", joint.segments)]
         super().__init__(module, {**weights, f"{module}.weight": self._segments[0]}, kernels)
         self._joint, self._unrounded = joint, kernels.logits
 

@@ -22,6 +22,7 @@ __all__ = [
     "objection_to",
     "pieces",
     "segment_name",
+    "segment_names",
     "why_not_shared",
 ]
 
@@ -36,7 +37,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of `ranks` shares."""
+    """Share of one of `ranks` ranks."""
 
     rank: int
     ranks: int
@@ -88,7 +89,7 @@ def why_not_shared(checkpoint: Checkpoint, ranks: int, segments: int | None = No
         return f"{names[0]} runs on transformers' own code, which is whole; expected 1"
     if checkpoint.pooling is not None:
         return "models whose hidden states are pooled are not shared out in this version; expected 1"
-    return objection_to(checkpoint.decoder()[0], ranks, segments) or _scattered_inputs(checkpoint)
+    return objection_to(checkpoint.decoder_spec(), ranks, segments) or _scattered_inputs(checkpoint)
 
 
 def _scattered_inputs(checkpoint: Checkpoint) -> str:
@@ -216,8 +217,15 @@ def _local_mlp(layer: LayerSpec, ranks: int) -> MLPSpec | MoESpec:
     return replace(mlp, size=mlp.size // ranks)
 
 
-def pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
-    """Yield the parts of a checkpoint's tensor that a rank reads, given the tensor's place in the whole model."""
+def pieces(spec: DecoderSpec, shard: Shard | None, place: Place) -> Iterator[Piece]:
+    """Yield the parts of a checkpoint's tensor that are read, given the tensor's place in the whole model.
+
+    Args:
+        shard: the rank's; None reads all.
+    """
+    if shard is None:
+        yield Piece((0, place.outputs), None, place)
+        return
     if shard.segments_here == 1 or not is_segmented(place.name):
         yield from _pieces(spec, shard, place)
         return
@@ -226,9 +234,14 @@ def pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
             yield replace(piece, place=replace(piece.place, name=segment_name(place.name, segment)))
 
 
+def segment_names(name: str, segments: int) -> list[str]:
+    """Return the names of a weight's segments; its own where there is one."""
+    return [name] if segments == 1 else [segment_name(name, segment) for segment in range(segments)]
+
+
 def _pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
     module, _, kind = place.name.rpartition(".")
-    rows = place.shape[-1] if place.transposed else place.shape[0]
+    rows = place.outputs
     first = place.row
     ranges = _row_ranges(spec, shard, place, module)
     columns = _columns(spec, shard, place, module) if kind == "weight" else None
@@ -253,7 +266,7 @@ def _pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
 def _smaller(place: Place, row: int, rows: int, columns: Range | None, shard: Shard) -> Place:
     """Return a place among the rank's own weights, of so many rows and of these columns."""
     heads, paired = place.interleaved_heads, place.paired_heads
-    whole = place.shape[-1] if place.transposed else place.shape[0]
+    whole = place.outputs
     if len(place.shape) == 1:
         shape: tuple[int, ...] = (rows,)
     else:

@@ -176,6 +176,8 @@ class ModelSpec:
     is_causal: bool = True
     """Whether tokens attend only to those before them. Others (encoders) need all of a text in one step, and keep
     nothing of it."""
+    has_head: bool = True
+    """Whether the model computes logits; one that only embeds or classifies does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +191,6 @@ class DecoderSpec(ModelSpec):
     arrangement: Literal["pre_norm", "post_norm", "sandwich_norm", "parallel", "sum_norm"] = "pre_norm"
     """Where a layer's norms stand: before attention and MLP, after them, or both; or, in parallel, before
     both, which then read the same input; or over the sum of either and the stream (BERT)."""
-    has_head: bool = True
-    """Whether the model computes logits; one that only embeds or classifies does not."""
     tie_word_embeddings: bool = False
     learned_positions: bool = False
     """Whether a learned vector for its position is added to each token's embedding."""

@@ -51,6 +51,16 @@ class Place:
     plus: float = 0.0
     """What is added to the checkpoint's values."""
 
+    @property
+    def outputs(self) -> int:
+        """Return the rows of the checkpoint's tensor as the decoder has it, [out, in] or [out]."""
+        return self.shape[-1] if self.transposed else self.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """Return the columns of the checkpoint's matrix as the decoder has it, [out, in]."""
+        return self.shape[0] if self.transposed else self.shape[-1]
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -58,12 +58,12 @@ class Target:
     @property
     def inputs(self) -> int:
         """Return how many inputs the linear map has."""
-        return self.place.shape[0 if self.place.transposed else 1]
+        return self.place.inputs
 
     @property
     def outputs(self) -> int:
-        """And how many outputs."""
-        return self.place.shape[1 if self.place.transposed else 0]
+        """Return how many outputs the linear map has."""
+        return self.place.outputs
 
 
 class AdapterCheckpoint:
@@ -104,7 +104,7 @@ class AdapterCheckpoint:
         """
         self._refuse_other_kinds(base)
         assert base.architecture is not None, "others have just been refused"
-        places = base.architecture.places(base.decoder()[0])
+        places = base.architecture.places(base.decoder_spec())
         canonical = base.architecture.names.canonical
         found: dict[str, Target] = {}
         for name in self.tensors:

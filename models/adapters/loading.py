@@ -58,7 +58,7 @@ class Adapters:
         targets = adapter.targets(self._checkpoint, self._rank_max)
         assert isinstance(self._decoder, NativeDecoder), "adapters of others are refused"
         self._projections = self._decoder.projections
-        spec, _ = self._checkpoint.decoder()
+        spec = self._checkpoint.decoder_spec()
         self._adapters[name] = _load(adapter.weights, targets, self._decoder, spec)
 
     def remove(self, name: str) -> None:
@@ -104,21 +104,13 @@ def _load(
     for target in targets:
         assert target.place.layer is not None, "what is outside of the layers is refused"
         key = target.place.layer, target.place.name.removesuffix(".weight")
-        shard = decoder.shard
-        parts[key] += [
-            (target, piece)
-            for piece in ([_whole(target)] if shard is None else pieces(spec, shard, target.place))
-        ]
+        parts[key] += [(target, piece) for piece in pieces(spec, decoder.shard, target.place)]
     try:
         with safe_open(file, framework="pt") as tensors:
             read = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise CheckpointError(file, str(error), "a safetensors file", "Save the adapter again.") from error
     return {key: _fused(some, read).to(decoder.device, decoder.dtype) for key, some in parts.items()}
-
-
-def _whole(target: Target) -> Piece:
-    return Piece((0, target.outputs), None, target.place)
 
 
 def _fused(parts: Sequence[tuple[Target, Piece]], tensors: Mapping[str, Tensor]) -> LowRank:

@@ -66,11 +66,6 @@ class Array:
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes in the file."""
-        return self._stop - self._start
-
     def texts(self) -> list[str]:
         """Return its strings. Raises CheckpointError where it has something else, or no UTF-8."""
         if self._kind != _STRING:

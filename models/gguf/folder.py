@@ -87,7 +87,7 @@ def _only(folder: Path) -> Path:
 
 
 def _shards(path: Path) -> list[Path]:
-    """All files of a model, the one with its metadata first."""
+    """Return all files of a model, the one with its metadata first."""
     shard = _SHARD.fullmatch(path.name)
     if shard is None:
         return [path]

@@ -127,7 +127,7 @@ def _sentencepiece(metadata: Metadata, vocabulary: Vocabulary) -> dict[str, Any]
 
 
 def _merges_by_score(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """All pairs of tokens that make a token, those with the highest score first.
+    """Return all pairs of tokens that make a token, those with the highest score first.
 
     Gemma's scores do not follow the order in which its merges were learned, but the tokens' own order does.
     """

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pageant.models.errors import CheckpointError
+from pageant.models.pooling.sentence_transformers import module_folders
 
 __all__ = ["appearing_whole", "copy_others", "refuse_existing"]
 
@@ -67,8 +68,13 @@ def appearing_whole(target: Path, num_bytes: int) -> Iterator[Path]:
 
 
 def copy_others(source: Path, folder: Path) -> None:
-    """Copy all files of a checkpoint but weights and config.json: tokenizer, templates, generation's defaults."""
+    """Copy all of a checkpoint but weights and config.json: tokenizer, templates, generation's defaults, and the
+    folders of modules that pool.
+    """
     for file in sorted(source.iterdir()):
         is_other = file.name != "config.json" and not file.name.startswith(".")
         if file.is_file() and is_other and not file.name.endswith(_WEIGHTS):
             shutil.copyfile(file, folder / file.name)
+    for part in module_folders(source):
+        if (source / part).is_dir():
+            shutil.copytree(source / part, folder / part)

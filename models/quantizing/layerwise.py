@@ -32,6 +32,7 @@ from pageant.models.quantizing.schemes import Scheme
 from pageant.models.quantizing.targets import Selection, Target
 from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec, LayerSpec
+from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, is_float32, layer_shapes
 from pageant.protocol.errors import ArgumentError
 
@@ -62,9 +63,14 @@ def round_by_layers(
     # Half precision overflows in some models, and is slow on a CPU.
     dtype = torch.bfloat16 if checkpoint.dtype == "bfloat16" else torch.float32
     passes = [Pass(some) for some in together(sequences)]
+    tables = {
+        place.name: checkpoint.tensors[name]
+        for name, place in places.items()
+        if place.name in ("embedding.weight", "position_embedding.weight")
+    }
     with MappedFiles() as files:
         for one in passes:
-            one.stream = _embedded(spec, one, checkpoint, files, dtype)
+            one.stream = _embedded(spec, one, tables, files, dtype)
     observed = ObservedKernels(kernels.load())
     by_layer: defaultdict[int | None, list[Target]] = defaultdict(list)
     for target in selection.targets:
@@ -79,14 +85,9 @@ def round_by_layers(
 
 
 def _embedded(
-    spec: DecoderSpec, one: Pass, checkpoint: Checkpoint, files: MappedFiles, dtype: torch.dtype
+    spec: DecoderSpec, one: Pass, tables: Mapping[str, TensorInfo], files: MappedFiles, dtype: torch.dtype
 ) -> Tensor:
-    """The inputs of the first layer, [T, hidden_size]; see `NativeDecoder.forward`."""
-    tables = {
-        place.name: checkpoint.tensors[name]
-        for name, place in checkpoint.decoder()[1].items()
-        if place.name in ("embedding.weight", "position_embedding.weight")
-    }
+    """Return the inputs of the first layer, [T, hidden_size]; see `NativeDecoder.forward`."""
     hidden = F.embedding(one.token_ids, files.read(tables["embedding.weight"])).to(dtype)
     if spec.embedding_scale is not None:
         hidden *= torch.tensor(spec.embedding_scale, dtype=dtype)

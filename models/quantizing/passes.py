@@ -15,7 +15,7 @@ _TOKENS = 2048  # of a pass, if no sequence alone has more
 
 
 class Pass:
-    """Some sequences that go through a layer at once."""
+    """Sequences that go through a layer at once."""
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
         lengths = [len(sequence) for sequence in sequences]

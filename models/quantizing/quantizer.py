@@ -49,7 +49,7 @@ class Quantized:
 
     @property
     def description(self) -> str:
-        """One line for a user."""
+        """Return one line for a user."""
         size = self.scheme.group_size
         scales = "each row" if size is None else f"{size} inputs"
         how = "rounded to the nearest" if self.tokens is None else f"by GPTQ with {self.tokens} tokens"
@@ -107,6 +107,13 @@ def quantize(
     found = _to_nearest(selection.targets, chosen)
     solving = solving or Solving()
     if calibrate is not None:
+        if not checkpoint.spec().is_causal:
+            raise CheckpointError(
+                checkpoint.path,
+                "an encoder, whose tokens see those that follow",
+                "a decoder, where texts calibrate",
+                "Leave calibrate out.",
+            )
         sequences = _sequences(checkpoint, calibrate)
         found = round_by_layers(checkpoint, selection, chosen, sequences, solving)
     units = list(_units(checkpoint, selection, chosen))

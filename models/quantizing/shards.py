@@ -44,7 +44,7 @@ class _Space(NamedTuple):
 class ShardWriter:
     """Writes the safetensors files of a folder: headers first, then tensors in any order, each once.
 
-    Closing it writes the index, if there are several files. What is left unwritten by then is an error of the caller.
+    `finish` writes the index, if there are several files. What is left unwritten by then is an error of the caller.
     """
 
     def __init__(

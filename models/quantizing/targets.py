@@ -18,7 +18,6 @@ from pageant.protocol.errors import ArgumentError
 
 __all__ = ["Selection", "Target", "select"]
 
-_OUTER = ("embedding.weight", "lm_head.weight")
 _HEAD = "lm_head"
 _SMALL = ("router.weight", "shared_switch.weight")
 _REGEX = "re:"
@@ -36,12 +35,12 @@ class Target:
     @property
     def outputs(self) -> int:
         """Rows of the weight."""
-        return self.place.shape[-1] if self.place.transposed else self.place.shape[0]
+        return self.place.outputs
 
     @property
     def inputs(self) -> int:
         """Columns of the weight."""
-        return self.place.shape[0] if self.place.transposed else self.place.shape[-1]
+        return self.place.inputs
 
     @property
     def key(self) -> Key:
@@ -119,7 +118,7 @@ def _candidates(checkpoint: Checkpoint) -> tuple[list[Target], list[Target]]:
             continue
         info = tensors[weight]
         target = Target(info.name.removesuffix(".weight"), info, place)
-        if is_quantisable(place.name) and place.name not in _OUTER:
+        if is_quantisable(place.name) and place.layer is not None:
             large.append(target)
         elif place.name in _SMALL:
             small.append(target)

@@ -116,6 +116,11 @@ def _twos(packed: Tensor) -> Tensor:
     return (torch.unflatten(packed, -1, (2, 1, 32)) >> shifts & 3).flatten(-3, -2)
 
 
+def _planes(packed: Tensor) -> Tensor:
+    """The bits of 32 bytes [..., 32], the lowest of all first: uint8 [..., 8, 32]."""
+    return packed[..., None, :] >> torch.arange(8, dtype=torch.uint8)[:, None] & 1
+
+
 def _q2_k(blocks: Tensor) -> Tensor:
     """Sixteen groups of 16, each with four bits for its scale and four for its minimum."""
     scales, codes = blocks[..., :16], _twos(blocks[..., 16:80])
@@ -127,9 +132,7 @@ def _q2_k(blocks: Tensor) -> Tensor:
 
 def _q3_k(blocks: Tensor) -> Tensor:
     """Sixteen groups of 16, each with a scale of six bits. A number's third bit, if clear, takes four from it."""
-    high, low = blocks[..., :32], _twos(blocks[..., 32:96])
-    places = torch.arange(8, dtype=torch.uint8)[:, None]
-    third = high[..., None, :] >> places & 1  # [..., 8, 32]
+    third, low = _planes(blocks[..., :32]), _twos(blocks[..., 32:96])
     codes = low.view(torch.int8) + third.view(torch.int8) * 4 - 4
     packed = blocks[..., 96:108]
     shifts = torch.tensor((0, 2, 4, 6), dtype=torch.uint8)[:, None]
@@ -163,17 +166,13 @@ def _q4_k(blocks: Tensor) -> Tensor:
 
 
 def _q5_k(blocks: Tensor) -> Tensor:
-    places = torch.arange(8, dtype=torch.uint8)[:, None]
-    fifths = blocks[..., 16:48][..., None, :] >> places & 1  # [..., 8, 32]
-    return _k_groups(blocks, _k_nibbles(blocks[..., 48:]) | fifths << 4)
+    return _k_groups(blocks, _k_nibbles(blocks[..., 48:]) | _planes(blocks[..., 16:48]) << 4)
 
 
 def _q6_k(blocks: Tensor) -> Tensor:
     """Sixteen groups of 16 with scales of eight bits. 128 numbers are four times 32: of 64 bytes, and of two bits."""
-    low = torch.unflatten(_halves(torch.unflatten(blocks[..., :128], -1, (2, 64))), -1, (4, 32))
-    shifts = torch.tensor((0, 2, 4, 6), dtype=torch.uint8)[:, None]
-    high = torch.unflatten(blocks[..., 128:192], -1, (2, 1, 32)) >> shifts & 3
-    codes = (low | high << 4).flatten(-3).view(torch.int8) - 32
+    low = _halves(torch.unflatten(blocks[..., :128], -1, (2, 64))).flatten(-2)
+    codes = (low | _twos(blocks[..., 128:192]).flatten(-2) << 4).view(torch.int8) - 32
     scales = _f16(blocks[..., 208:]) * blocks[..., 192:208].view(torch.int8)
     return _rows(torch.unflatten(codes, -1, (16, 16)) * scales[..., None])
 

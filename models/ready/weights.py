@@ -150,8 +150,7 @@ def _module(method: Method, name: str, place: Place, tensors: Mapping[str, Tenso
         raise wrong_part(
             some, f"{some.dtype} numbers", f"a dense {name}, which {method.config.path.name} excludes"
         )
-    outputs, inputs = reversed(place.shape) if place.transposed else place.shape
-    return method.module(name, outputs, inputs, parts)
+    return method.module(name, place.outputs, place.inputs, parts)
 
 
 def _superfluous(

@@ -22,8 +22,7 @@ def save_random_adapter(folder: Path, model: Path, rank: int, seed: int, size: f
     chance, tensors = torch.Generator().manual_seed(seed), {}
     for name, place in Checkpoint(resolve(str(model))).decoder()[1].items():
         if is_adaptable(place):
-            outputs, inputs = place.shape[::-1] if place.transposed else place.shape
-            for part, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+            for part, shape in (("A", (rank, place.inputs)), ("B", (place.outputs, rank))):
                 key = f"{PREFIX}{name.removesuffix('.weight')}.lora_{part}.weight"
                 tensors[key] = size * torch.randn(*shape, generator=chance)
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": "all-linear"}

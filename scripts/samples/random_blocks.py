@@ -77,7 +77,7 @@ def _follow(chain: list[int], tokens: Sequence[int]) -> list[int]:
 
 
 class RandomBlocks:
-    """One pool, its memory, and those who use it. `operations` are counted: admissions, growth and ends."""
+    """Pool, its memory, and those who use it. `operations` are counted: admissions, growth and ends."""
 
     def __init__(self, seed: int, shape: Shape) -> None:
         self.shape, self.random = shape, random.Random(seed)
@@ -135,7 +135,7 @@ class RandomBlocks:
     def exchange(
         self, growing: Sequence[int], prompts: Sequence[list[int]], budget: int, *, lost: bool = False
     ) -> None:
-        """One step: some grow, some are admitted. If it is `lost`, it is never computed, and nobody is left."""
+        """Play a step: some grow, some are admitted. If it is `lost`, it is never computed, and nobody is left."""
         self._step += 1
         if self.random.random() < 0.7:
             self._computed_step = self._step - 1
@@ -290,7 +290,7 @@ class RandomBlocks:
         assert wasted <= most, f"{wasted} slots are wasted by {len(self.core)} sequences"
 
     def end_all(self) -> None:
-        """All sequences end, and every block is free."""
+        """End all sequences, so that every block is free."""
         for serial in list(self.held):
             self.end(serial)
         self.exchange([], [], 0)

@@ -17,6 +17,7 @@ from pageant.models.quantizing import quantizer
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
 from pageant.protocol.errors import ArgumentError, ConfigurationError
+from tests.pooled_models import save_model
 
 BYTES = {"w4a16": (4, 32), "int4": (4, 32), "w8a16": (8, None), "w8a8": (8, None), "int8": (8, 32)}
 """Bits of each scheme, and the inputs of this model that share a scale: 64 and 96 are no multiples of 128 or 64."""
@@ -204,6 +205,24 @@ def test_gguf_files_are_refused(llama: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Checkpoint, "check", lambda _: None)
     with pytest.raises(CheckpointError, match="a GGUF file; expected a checkpoint of safetensors"):
         quantize(llama, tmp_path / "out", "w4a16")
+
+
+def test_an_embedding_model_keeps_its_pooling(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "bert", pooling="mean", dense=24)
+    written = quantize(tmp_path / "model", tmp_path / "out", "w8a16").path
+    found, expected = Checkpoint(written).pooling, Checkpoint(tmp_path / "model").pooling
+    assert found is not None and expected is not None
+    assert (found.pool, found.size, len(found.steps)) == (expected.pool, expected.size, len(expected.steps))
+    dense = (folder / "2_Dense" / "model.safetensors" for folder in (written, tmp_path / "model"))
+    assert len({file.read_bytes() for file in dense}) == 1
+
+
+def test_encoders_are_not_calibrated(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", "bert", pooling="mean")
+    with pytest.raises(
+        CheckpointError, match="an encoder, whose tokens see those that follow; expected a decoder"
+    ):
+        quantize(tmp_path / "model", tmp_path / "out", "w8a16", calibrate=tmp_path / "texts.jsonl")
 
 
 def test_models_that_transformers_runs_are_refused(family: Callable[[str], Any], tmp_path: Path) -> None:
