@@ -51,13 +51,16 @@ def row_size(head_dim: int, dtype: torch.dtype) -> int:
 
 
 def cached_parts(cache: Tensor) -> tuple[Tensor, ...]:
-    """Return views of all that a cache holds by token, [num_blocks, Hkv, block_size, ...] each.
+    """Return views of all that a cache [..., block_size, D or D + 4] holds by token, [..., block_size, ...] each.
 
     They are the codes [.., D], as bytes, and the float32 scales; or the cache itself, where it is in no 8 bits.
     """
     if not is_quantized(cache):
         return (cache,)
-    return _parts(cache.view(torch.uint8).flatten(-2), cache.shape[-2])
+    data, block_size = cache.view(torch.uint8).flatten(-2), cache.shape[-2]
+    num_codes = data.shape[-1] - block_size * SCALE_BYTES
+    codes = data[..., :num_codes].view(*data.shape[:-1], block_size, num_codes // block_size)
+    return codes, data[..., num_codes:].view(torch.float32)
 
 
 def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -66,10 +69,9 @@ def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     Returns codes [..., D] of `dtype` and float32 scales [...]. The largest number of a head becomes the largest
     code. A head with a number that is not finite is NaN when it is dequantised.
     """
-    wide = heads.float()
-    scales = wide.abs().amax(-1) / _LARGEST[dtype]
+    wide, largest = heads.float(), _LARGEST[dtype]
+    scales = wide.abs().amax(-1) / largest
     codes = wide / torch.where(scales > 0, scales, 1.0)[..., None]
-    largest = _LARGEST[dtype]
     codes = codes.nan_to_num(0.0).clamp(-largest, largest)
     return (codes.round() if dtype == torch.int8 else codes).to(dtype), scales
 
@@ -81,12 +83,5 @@ def dequantize_heads(codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tenso
 
 def dequantize_blocks(blocks: Tensor, dtype: torch.dtype) -> Tensor:
     """Return [..., block_size, D] in `dtype` for blocks [..., block_size, D + 4] of a cache in 8 bits."""
-    codes, scales = _parts(blocks.view(torch.uint8).flatten(-2), blocks.shape[-2])
+    codes, scales = cached_parts(blocks)
     return dequantize_heads(codes.view(blocks.dtype), scales, dtype)
-
-
-def _parts(data: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Return the codes [..., block_size, D] and scales [..., block_size] of bytes [..., block_size * (D + 4)]."""
-    num_codes = data.shape[-1] - block_size * SCALE_BYTES
-    codes = data[..., :num_codes].view(*data.shape[:-1], block_size, num_codes // block_size)
-    return codes, data[..., num_codes:].view(torch.float32)

@@ -156,7 +156,7 @@ class Client:
 
 
 class _Reading:
-    """One response as it comes."""
+    """State of one response as it comes."""
 
     def __init__(self) -> None:
         self.status = 0

@@ -250,8 +250,7 @@ class CpuKernels(WeightKernels):
         Args:
             logits: float32 [R, V].
             slots: int64 [R], the mask of each row in the table. A row that is UNMASKED has none, as all have
-                without the
-                argument. The token of a row that is VOID is 0.
+                without the argument. The token of a row that is VOID is 0.
             bits: int32 [S, V / 32 rounded up], see `TokenMasks`.
             places: int64 [R], the row of `logits` that each row samples from; None is its own.
         """

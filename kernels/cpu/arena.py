@@ -35,13 +35,10 @@ class Arena:
     their order is the same. Any number of recordings may share an arena, as long as no two of them run at once.
 
     Args:
-        lasting: pieces stay for good, as recordings need them to. A piece larger than all before is then twice
-            as large
-            as asked for, which takes no memory until it is written to. Logits of one row, of two, and so on,
-            then share
-            one piece. Otherwise a piece that is too small is released when a larger one is needed, so that
-            there are
-            never more than were in use at once.
+        lasting: pieces stay for good, as recordings need them to. A piece larger than all before is then twice as
+            large as asked for, which takes no memory until it is written to. Logits of one row, of two, and so on,
+            then share one piece. Otherwise a piece that is too small is released when a larger one is needed, so
+            that there are never more than were in use at once.
     """
 
     def __init__(self, *, lasting: bool) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pageant.kernels.triton.kv_codes import numbers, scale_places
+from pageant.kernels.triton.kv_codes import numbers, row_place, scale_places
 from pageant.kernels.triton.mathematics import tanh
 
 __all__ = ["attend", "load_masks", "load_query", "visible_span"]
@@ -174,10 +174,7 @@ def _attend_part(
         else:
             block = tl.load(table + entry // BLOCK_SIZE)
         head = block.to(tl.int64) * KV_HEADS + kv_head
-        if FORMAT != "":
-            place = head * (BLOCK_SIZE * (DIM + 4)) + entry % BLOCK_SIZE * DIM
-        else:
-            place = (head * BLOCK_SIZE + entry % BLOCK_SIZE) * DIM
+        place = row_place(head, entry % BLOCK_SIZE, BLOCK_SIZE, DIM, FORMAT)
         key_places = keys + place[None, :] + dim[:, None]
         value_places = values + place[:, None] + dim[None, :]
         if MASKED:

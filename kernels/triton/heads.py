@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pageant.kernels.base import HeadNorms
-from pageant.kernels.triton.kv_codes import encode, format_of, raw, scale_of, scale_places
+from pageant.kernels.triton.kv_codes import encode, format_of, raw, row_place, scale_of, scale_places
 from pageant.kernels.triton.launching import cdiv, next_power_of_2
 
 __all__ = ["prepare_heads", "rope", "rope_and_write_kv"]
@@ -140,10 +140,7 @@ def prepare_heads(
         if CACHES:
             slot = tl.load(slots + token)
             line_of_head = slot // BLOCK_SIZE * KEY_HEADS + head
-            if FORMAT != "":
-                places = line_of_head * (BLOCK_SIZE * (DIM + 4)) + slot % BLOCK_SIZE * DIM
-            else:
-                places = (line_of_head * BLOCK_SIZE + slot % BLOCK_SIZE) * DIM
+            places = row_place(line_of_head, slot % BLOCK_SIZE, BLOCK_SIZE, DIM, FORMAT)
             key_scales = scale_places(key_cache, line_of_head, slot % BLOCK_SIZE, BLOCK_SIZE, DIM)
             _turn(
                 lines, key_cache + places, key_scales, there, key_weight, eps, line,

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["encode", "format_of", "numbers", "raw", "scale_of", "scale_places"]
+__all__ = ["encode", "format_of", "numbers", "raw", "row_place", "scale_of", "scale_places"]
 
 _FORMATS = {torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
 
@@ -24,6 +24,13 @@ def format_of(cache: Tensor) -> str:
 def raw(cache: Tensor) -> Tensor:
     """Return a KV cache [...] as kernels take it: as int8 where it is in 8 bits."""
     return cache.view(torch.int8) if cache.dtype in _FORMATS else cache
+
+
+@triton.jit
+def row_place(head, offset, BLOCK_SIZE: tl.constexpr, DIM: tl.constexpr, FORMAT: tl.constexpr):
+    """Places of the first numbers of tokens, by their offsets in a block. Heads are numbered over all blocks."""
+    WIDTH: tl.constexpr = DIM + 4 if FORMAT != "" else DIM
+    return head * (BLOCK_SIZE * WIDTH) + offset * DIM
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from typing import Any
 
 import triton
 
-__all__ = ["count_loads", "is_loading", "num_loaded"]
+__all__ = ["count_loads", "is_loading", "num_loaded", "reset_loading"]
 
 _loaded: list[str] = []
 _loading: list[bool] = [False]
@@ -29,6 +29,11 @@ def count_loads() -> None:
 
     triton.knobs.runtime.jit_cache_hook = begins
     triton.knobs.compilation.listener = heard
+
+
+def reset_loading() -> None:
+    """Forget a compilation that failed, whose end nobody tells."""
+    _loading[0] = False
 
 
 def num_loaded() -> int:

@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--arch", required=True)
     triton.runtime.driver.set_active(Driver(parser.parse_args().arch))
     failed = 0
-    for line in sys.stdin:
+    for line in sys.stdin.readlines():  # at once: the one who writes has others to write to
         module, name, kinds, options = json.loads(line)
         arguments = [
             torch.empty(1, dtype=getattr(torch, value), device="meta") if kind == "tensor" else value

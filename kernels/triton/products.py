@@ -23,7 +23,7 @@ from pageant.kernels.triton.launching import cdiv, interpreted, processors
 from pageant.kernels.triton.tuning import quantized_tiles
 from pageant.kernels.triton.unpacking import load_tile, pair_inputs, unit_offsets
 
-__all__ = ["linear", "logits", "merge_parts", "multiply_quantized", "weight_tile", "widen", "widen_rows"]
+__all__ = ["linear", "logits", "merge_parts", "multiply_quantized", "widen", "widen_rows"]
 
 _ROWS_MAX = 256  # of x, for which the weight is widened in registers
 _STEPS_MIN = 4  # tiles of the inputs that are worth a program of their own
@@ -122,28 +122,24 @@ def _steps_of_a_program(programs: int, steps: int, device: torch.device) -> int:
 
 
 @triton.jit
-def weight_tile(
+def _weight_tile(
     values, scales, line, depth, there, PADDED: tl.constexpr, BITS: tl.constexpr, dtype: tl.constexpr
 ):
-    """Inputs `depth` of rows `line` (int64) of a weight, whole (16 bits) or quantised, in dtype. The two broadcast;
+    """Inputs `depth` of rows `line` (int64) of a quantised weight, in dtype. The two broadcast;
     a row is PADDED inputs long. The layout is `pageant.kernels.quantized`'s."""
-    if BITS == 16:
-        tile = tl.load(values + line * PADDED + depth, mask=there, other=0.0)
+    scale = tl.load(scales + line * (PADDED // 32) + depth // 32, mask=there, other=0.0).to(tl.float32)
+    if BITS == 8:
+        number = tl.load(values + line * PADDED + depth, mask=there, other=0).to(tl.int32)
     else:
-        scale = tl.load(scales + line * (PADDED // 32) + depth // 32, mask=there, other=0.0).to(tl.float32)
-        if BITS == 8:
-            number = tl.load(values + line * PADDED + depth, mask=there, other=0).to(tl.int32)
-        else:
-            unit = line * (PADDED // 8 * BITS) + depth // 64 * (8 * BITS)
-            byte = tl.load(values + unit + depth % 32, mask=there, other=0).to(tl.int32)
-            number = (byte >> (depth // 32 % 2 * 4)) & 15
-            if BITS == 5:
-                place = unit + 32 + depth // 32 % 2 * 4 + depth % 4
-                fifths = tl.load(values + place, mask=there, other=0).to(tl.int32)
-                number |= ((fifths >> (depth % 32 // 4)) & 1) << 4
-            number -= 1 << (BITS - 1)
-        tile = (number.to(tl.float32) * scale).to(dtype)
-    return tile
+        unit = line * (PADDED // 8 * BITS) + depth // 64 * (8 * BITS)
+        byte = tl.load(values + unit + depth % 32, mask=there, other=0).to(tl.int32)
+        number = (byte >> (depth // 32 % 2 * 4)) & 15
+        if BITS == 5:
+            place = unit + 32 + depth // 32 % 2 * 4 + depth % 4
+            fifths = tl.load(values + place, mask=there, other=0).to(tl.int32)
+            number |= ((fifths >> (depth % 32 // 4)) & 1) << 4
+        number -= 1 << (BITS - 1)
+    return (number.to(tl.float32) * scale).to(dtype)
 
 
 @triton.jit
@@ -161,7 +157,7 @@ def widen_rows(
     row = tl.program_id(0).to(tl.int64)
     depth = tl.program_id(1) * DEPTH + tl.arange(0, DEPTH)
     there = depth < INPUTS
-    tile = weight_tile(values, scales, row, depth, there, PADDED, BITS, dtype)
+    tile = _weight_tile(values, scales, row, depth, there, PADDED, BITS, dtype)
     tl.store(output + row * INPUTS + depth, tile, mask=there)
 
 

@@ -1,4 +1,4 @@
-"""One rank of `pageant bench collectives`: times sums in its group, and prints its figures as JSON."""
+"""Rank of `pageant bench collectives`: times sums in its group, and prints its figures as JSON."""
 
 from __future__ import annotations
 

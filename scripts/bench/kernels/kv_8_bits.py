@@ -1,4 +1,4 @@
-"""What a KV cache in 8 bits costs and gives: `python -m pageant.scripts.bench.kernels.kv_8_bits`.
+"""Cost and gain of a KV cache in 8 bits: `python -m pageant.scripts.bench.kernels.kv_8_bits`.
 
 Attention of decodes over long contexts is timed in turns with the cache in bfloat16. The layers together have more keys
 and values than caches keep. With `--model` and `--text`, the perplexity of a text is measured with each cache.
@@ -43,7 +43,7 @@ def decode_pairs(kernels_: Kernels, turns: int, context: int) -> Iterator[Pair]:
         query = torch.randn(sequences, HEADS, HEAD_DIM).bfloat16()
 
         def attend(name: KVFormat, turn: int) -> Tensor:
-            keys, values = caches[name][turn % LAYERS]  # noqa: B023
+            keys, values = caches[name][turn // 2 % LAYERS]  # noqa: B023
             return kernels_.paged_attention(query, keys, values, batch, HEAD_DIM**-0.5)  # noqa: B023
 
         for name in FORMATS:

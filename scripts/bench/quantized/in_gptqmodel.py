@@ -49,7 +49,7 @@ def quantize(model: str, sequences: list[list[int]], out: str, bits: int, group_
 
 
 def perplexity(folder: str, sequences: list[list[int]]) -> float:
-    """Of sequences, each alone, as the library computes."""
+    """Return the perplexity of sequences, each alone, as the library computes."""
     import torch
     from gptqmodel import BACKEND, GPTQModel
 
