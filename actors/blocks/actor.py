@@ -47,11 +47,9 @@ class BlockManager(Actor):
         Attributes:
             enable_prefix_caching: keep the KV of ended requests, by prefix, while there is room.
             host_memory: bytes of the host's memory, such as `8GiB`, for blocks that there is no room for on the
-                device.
-                They are restored where that is quicker than computing them again.
+                device. They are restored where that is quicker than computing them again.
             disk_space: bytes of the disk, such as `100GiB`, for blocks that there is no room for in the host's
-                memory; in
-                the executor's `disk_path`.
+                memory; in the executor's `disk_path`.
         """
 
         enable_prefix_caching: bool = True

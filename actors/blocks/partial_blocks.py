@@ -22,7 +22,7 @@ Branch = tuple[int, bytes, bytes, int, int]
 
 
 class PartialBlockIndex:
-    """All named blocks, full or partly filled, by parent and first token.
+    """Index of the named blocks, full or partly filled, by parent and first token.
 
     Columns have an entry per block: an object for each block would be work for the garbage collector.
     """

@@ -130,7 +130,7 @@ class Batch:
         return [sink.completion for sink in self._sinks]
 
     def outputs(self) -> list[RequestOutput]:
-        """Every request's final output, in order."""
+        """Return the final output of every request, in order."""
         outputs = [sink.completion.output() for sink in self._sinks]
         return [output for output in outputs if output is not None]
 

@@ -1,4 +1,4 @@
-"""One request's outputs on their way from the node's loop to the loop of whoever asked."""
+"""Sinks that carry a request's outputs from the node's loop to the loop of whoever asked."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _spread(events: list[tuple[LoopSink, _Event]]) -> None:
 
 
 class LoopSink:
-    """One request's outputs: given on the node's loop, awaited on the user's."""
+    """Queue of one request's outputs: given on the node's loop, awaited on the user's."""
 
     def __init__(self, hub: LoopHub, completion: Completion) -> None:
         self.hub = hub

@@ -28,7 +28,7 @@ class WeightVersionSpan:
 
 @dataclass
 class CompletionOutput:
-    """One completion of a request, so far; or, with `output_kind` DELTA, what is new of it.
+    """Completion of a request, so far; or, with `output_kind` DELTA, what is new of it.
 
     Attributes:
         text, token_ids: everything so far.
@@ -134,7 +134,7 @@ def _append(completion: CompletionOutput, later: CompletionOutput) -> None:
 
 @dataclass(slots=True)
 class _Sample:
-    """One completion as it comes."""
+    """State of one completion as it comes."""
 
     index: int
     ranked: bool = True  # whether tokens beside its own are the likeliest ones

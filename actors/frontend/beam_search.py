@@ -60,7 +60,7 @@ class BeamSettings(Parameters, frozen=True):
 
 @dataclass(frozen=True)
 class BeamSearchSequence:
-    """One beam: its output tokens, text, log-probability and score, and whether an end token ended it.
+    """Beam: its output tokens, text, log-probability and score, and whether an end token ended it.
 
     `tokens` are the prompt's and the output's, as in vLLM; `stop_reason` is the end token.
     """
@@ -88,7 +88,7 @@ class BeamSearchOutput:
 
 
 class BeamSearch:
-    """One prompt's search: what to compute next, and what comes of it.
+    """Search from one prompt: decides what to compute next, and keeps what comes of it.
 
     Args:
         end_tokens: the model's.

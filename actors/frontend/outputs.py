@@ -90,7 +90,7 @@ class RequestMetrics:
 
 
 class Arrived(NamedTuple):
-    """One step's output of one sample of a request."""
+    """Output of one sample of a request from one step."""
 
     sample: int
     text: str

@@ -85,7 +85,7 @@ class Peers:
         return self._features.get(role, [])
 
     def came(self, event: ActorUp) -> None:
-        """One is up. Of a group of executors, the first speaks for all."""
+        """Take note of a peer that is up. Of a group of executors, the first speaks for all."""
         if _is_spoken_for(event.address):
             return
         self._up[event.address], self._known[event.address] = event.features, None

@@ -37,7 +37,7 @@ def const(value: str) -> Tree:
 
 
 def sequence(*elements: Tree) -> Tree:
-    """One after another."""
+    """Return an expression for these, one after another."""
     return {"type": "sequence", "elements": elements}
 
 

@@ -58,7 +58,7 @@ class _Node:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it matches no character that has an escape."""
+        """Tell whether it matches no character that has an escape."""
         return not self.escapes and all(part.is_plain for option in self.options for part in option)
 
 

@@ -58,14 +58,13 @@ class Scheduler(Actor):
             max_model_len: the most tokens of a request, prompt and output together.
             max_waiting_requests, max_waiting_tokens: bounds of the queue; requests beyond them are refused at
                 once.
-            long_prefill_token_threshold, max_long_partial_prefills: a prompt longer than the first is computed
-                in chunks
-                of that size, at most the second number of them side by side; other requests overtake the rest.
+            long_prefill_token_threshold, max_long_partial_prefills: a prompt longer than the first is computed in
+                chunks of that size, at most the second number of them side by side; other requests overtake the
+                rest.
             async_scheduling: plan the next step while one is computed.
             short_step_seconds: plan two steps ahead while steps take less than this.
-            max_steps_per_plan: the steps of a multi-step plan. Such plans are made while no request waits and
-                all running
-                ones need only their end (no streams, no log-probabilities, no stop strings).
+            max_steps_per_plan: the steps of a multi-step plan. Such plans are made while no request waits and all
+                running ones need only their end (no streams, no log-probabilities, no stop strings).
             eos_token_ids: the model's end tokens.
             speculation: settings of drafts (`pageant.protocol.drafting.Speculation`).
             vocab_size: the model's vocabulary size.

@@ -29,7 +29,7 @@ Outbox = list[tuple[str, Message]]
 
 
 class SchedulerCore:
-    """All requests of this scheduler, the steps under way, and the actors that serve them.
+    """State of a scheduler: its requests, the steps under way, and the actors that serve them.
 
     Times (`now`) are seconds of the shell's clock.
     """

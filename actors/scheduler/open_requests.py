@@ -27,7 +27,7 @@ from pageant.protocol.serving import EndCause, Finished, FinishReason, Submit, s
 
 
 class OpenRequests:
-    """All open requests, in the order in which they came."""
+    """Open requests, in the order in which they came."""
 
     def __init__(
         self, policy: Policy, limits: Limits, speculation: Speculation | None, vocab_size: int | None

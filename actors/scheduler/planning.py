@@ -93,8 +93,8 @@ class Planner:
         self._run_ahead.reset(multi_step=executor.multi_step and self._speculator is None)
         self._num_groups, self._block_size = len(executor.windows), executor.block_size
         self._whole_prompts = executor.whole_prompts
-        if executor.whole_prompts:
-            self._chunk_max = self._limits.max_num_batched_tokens
+        threshold = 0 if executor.whole_prompts else self._limits.long_prefill_token_threshold
+        self._chunk_max = threshold or self._limits.max_num_batched_tokens
         self._running.reset(num_rows)
         if self._speculator is not None:
             self._speculator.reset(num_rows)
@@ -203,9 +203,9 @@ class Planner:
         count = min(len(self._running.free_rows), max(0, budget)) if len(self._waiting) else 0
         if self._pool_full and not self._block_updates.freed:
             count = min(count, 1)
-        chosen: list[ScheduledRequest] = []
         if self._whole_prompts:
             return self._choose_whole(count, budget)
+        chosen: list[ScheduledRequest] = []
         tokens = budget * OVERASK
         if not count:
             return chosen

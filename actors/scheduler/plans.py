@@ -1,4 +1,4 @@
-"""One step, by columns: the request to the block manager, and the executor's plan made from its grants."""
+"""A step by columns: the request to the block manager, and the executor's plan made from its grants."""
 
 from __future__ import annotations
 

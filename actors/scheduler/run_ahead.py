@@ -43,7 +43,7 @@ class Regime(Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a regime allows."""
+    """Permissions of a regime."""
 
     depth: int
     """Steps that may be planned while one is computed."""

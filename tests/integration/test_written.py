@@ -62,7 +62,7 @@ def dense(checkpoint: Any, folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def adapter(dense: Any, save_adapter: Callable[..., Any]) -> Any:
-    """One of the dequantised model."""
+    """Adapter of the dequantised model."""
     made = save_adapter(dense, LINEAR, size=0.2)
     made.merged.generation_config = dense.generation_config
     return made
