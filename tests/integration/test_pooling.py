@@ -281,7 +281,10 @@ def test_a_chat_template_that_is_given_puts_pairs_together(tmp_path: Path) -> No
     with serving(tmp_path, chat_template=str(template)) as llm:
         (output,) = llm.score("w1", "w2")
         (expected,) = llm.encode("w1 w9 w2 ")
-    assert [*output.prompt_token_ids, 3] == expected.prompt_token_ids  # templates have their own special tokens
+    assert [
+        *output.prompt_token_ids,
+        3,
+    ] == expected.prompt_token_ids  # templates have their own special tokens
 
 
 def test_label_counts_that_disagree_are_refused(saved: Callable[..., Saved], tmp_path: Path) -> None:
