@@ -3,7 +3,7 @@ for observers.
 
     anyone ──FollowBlocks──▶ blocks ──BlockEvents, BlockEvents, ...──▶ follower
 
-A block's hash is chained over all tokens before it (`pageant.actors.blocks.hashing`). A router that knows a
+A block's hash is chained over all tokens before it (`pageant.protocol.block_names`). A router that knows a
 prompt's tokens, its salt and the block size can compute the hashes to look for. A router with hashes of its
 own finds the block's tokens and its parent in the event. Followers get the net change after each exchange of
 the scheduler with the block manager. A follower that falls behind gets later changes merged into one message.
@@ -58,3 +58,6 @@ class BlockEvents(Message, frozen=True, kw_only=True):
 
 class FollowBlocks(Request[BlockEvents], frozen=True, kw_only=True):
     """Stream from the block manager: all blocks that there are, and then every change."""
+
+    tokens: bool = True
+    """Give the tokens of each block. Whoever has prompts of its own needs the names alone."""

@@ -33,6 +33,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         embeds_size: of the embeddings that its prompts may be; None is a model that takes none.
         generates: it generates text.
         pooled: what it makes of texts otherwise; None is nothing.
+        is_replicated: its actors are those of replicas, with a prefix of their own each.
     """
 
     name: str
@@ -51,6 +52,7 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     embeds_size: int | None = None
     generates: bool = True
     pooled: PooledModel | None = None
+    is_replicated: bool = False
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from pageant.protocol.lifecycle import (
 )
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped, TokenBatch
+from pageant.protocol.routing import Load, Route
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Abort, OutputBatch, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepPlan, StepResult
@@ -126,8 +127,12 @@ LIFECYCLE = Role(
     ),
 )
 
-_ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, FRONTEND, LIFECYCLE)
+ROUTER = Role("router", (Route, Load, ActorUp, ActorDown))
+
+_ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, FRONTEND, LIFECYCLE, ROUTER)
 ROLES = {role.name: role for role in _ALL}
+OWNED_ROLES = frozenset(role.name for role in (SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR))
+"""Roles that each replica of a model has an actor of, which serves no other replica."""
 
 
 def features_needed(params: SamplingParams, adapter: str | None = None) -> frozenset[Feature]:

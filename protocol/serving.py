@@ -27,7 +27,7 @@ from pageant.protocol.thinking import Thinking
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
-EndCause = Literal["request", "overload", "deadline", "failure"]
+EndCause = Literal["request", "overload", "deadline", "failure", "moved"]
 
 
 class WeightVersionSpan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,6 +59,10 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
     weight_versions: WeightVersionSpans = ()
     """Of these tokens."""
+    deaths: int = 0
+    """Deaths of other replicas' executors that the request is suspected of."""
+    died_at: int = 0
+    """The position up to which it was computed at the last of them."""
 
 
 class Submit(Message, frozen=True, kw_only=True):
@@ -124,7 +128,8 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Explains an error, or an abort that the client did not ask for."""
     cause: EndCause | None = None
     """Who is at fault: a `request` that cannot be served, an `overload` (it may be sent again later), a
-    `deadline` that passed, or a `failure` of the engine.
+    `deadline` that passed, or a `failure` of the engine. One that has `moved` goes on elsewhere, and its frontend
+    ignores this end.
     """
     num_output_tokens: int = 0
     """Tokens that belong to the output."""

@@ -47,6 +47,8 @@ class ActorChanged(Message, frozen=True, kw_only=True):
 
 # The reason of an end that was asked for and is nobody's fault.
 SWAPPED = "swapped"
+# The reason of an end with which an actor leaves the topology.
+REMOVED = "removed"
 
 
 class ActorDown(Message, frozen=True, kw_only=True):

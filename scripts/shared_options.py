@@ -101,6 +101,7 @@ SHARED = (
     Shared("device", str, PLACE, "cpu, cores of it (cpu:0-3,8), cuda or cuda:N.", "cpu"),
     Shared("threads", int, PLACE, "That compute on a CPU.", "all cores"),
     Shared("tensor_parallel", int, PLACE, "Executors that share out each layer's weights.", "1"),
+    Shared("replicas", int, PLACE, "Copies of the model that share out the requests.", "1"),
     Shared("placement", str, PLACE, "one, each or auto: in which processes actors live.", "auto"),
     Shared("topology", str, PLACE, "A YAML file that describes nodes and actors, under the other options."),
     Shared(

@@ -101,7 +101,7 @@ class BlockManager(Actor):
     @receives(concurrent=True)
     async def follow(self, request: FollowBlocks) -> AsyncIterator[BlockEvents]:
         """Stream all blocks that there are, and then every one that is stored or removed."""
-        follower, wake = Follower(), asyncio.Event()
+        follower, wake = Follower(tokens=request.tokens), asyncio.Event()
         self._followers[follower] = wake
         wake.set()
         try:

@@ -20,7 +20,6 @@ from pageant.actors.blocks.admissions import Admissions
 from pageant.actors.blocks.columns import Columns, rounds
 from pageant.actors.blocks.embeddings import EmbeddingNumbers
 from pageant.actors.blocks.groups import NO_BLOCK, Groups
-from pageant.actors.blocks.hashing import block_name, block_names, full_blocks, root_name
 from pageant.actors.blocks.partial_blocks import TOKEN_BYTES
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
@@ -28,6 +27,7 @@ from pageant.actors.blocks.sequence import Copies, Filled, Sequence
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
+from pageant.protocol.block_names import block_name, block_names, full_blocks, root_name
 
 EMBEDDINGS_MIN = 65_536  # that have numbers, however small the pool is
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+import msgspec
+
 from pageant.protocol.following import BlockEvents, RemovedBlock, StoredBlock
 
 CHANGES_MAX = 65_536
@@ -21,9 +23,14 @@ Listener = Callable[[Key, StoredBlock | None], object]
 
 
 class Follower:
-    """A follower, with the changes to send to it."""
+    """A follower, with the changes to send to it.
 
-    def __init__(self) -> None:
+    Args:
+        tokens: it wants the tokens of each block.
+    """
+
+    def __init__(self, *, tokens: bool = True) -> None:
+        self._tokens = tokens
         # The latest change of each block: stored, or None for removed.
         self._changes: dict[Key, StoredBlock | None] = {}
         # The follower gets all blocks next, and `_changes` is empty.
@@ -56,6 +63,8 @@ class Follower:
         changes, self._changes = self._changes, {}
         removed = (RemovedBlock(tier=tier, name=name) for (tier, name), block in changes.items() if not block)
         found = list(everything()) if reset else [block for block in changes.values() if block]
+        if not self._tokens:
+            found = [msgspec.structs.replace(block, token_ids=None) for block in found]
         parts, gone = _parts(found), tuple(removed)
         for part in parts if found else [()]:
             yield BlockEvents(epoch=epoch, block_size=block_size, stored=part, removed=gone, reset=reset)

@@ -15,12 +15,12 @@ import numpy as np
 
 from pageant.actors.blocks.followers import Listener
 from pageant.actors.blocks.groups import NO_BLOCK, Groups
-from pageant.actors.blocks.hashing import is_of_first_group, name_in_group
 from pageant.actors.blocks.partial_blocks import FANOUT_MAX, TOKEN_BYTES, PartialBlockIndex, common_tokens
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.sequence import RESTORED, Filled, Found, Sequence
 from pageant.actors.blocks.tail_index import TailIndex
 from pageant.actors.blocks.tiers import Tiers
+from pageant.protocol.block_names import is_of_first_group, name_in_group
 from pageant.protocol.following import StoredBlock
 
 # The name of the device's tier.

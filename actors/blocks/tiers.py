@@ -22,11 +22,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pageant.actors.blocks.costs import Move, MoveCosts
 from pageant.actors.blocks.followers import Key, Listener
-from pageant.actors.blocks.hashing import block_name, is_of_first_group, name_in_group
 from pageant.actors.blocks.partial_blocks import TOKEN_BYTES
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.store import Store
 from pageant.protocol.arrays import int32
+from pageant.protocol.block_names import block_name, is_of_first_group, name_in_group
 from pageant.protocol.following import StoredBlock
 from pageant.protocol.tiers import DISK, BlockMoves, TierStatistics
 

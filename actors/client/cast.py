@@ -11,6 +11,7 @@ import msgspec
 from pageant.actors.client.adapters import check_adapters, check_names
 from pageant.actors.client.tokenizers import revision_of, tokenizer_settings
 from pageant.actors.frontend.prompts import MAX_LOGPROBS
+from pageant.actors.runtime.replicating import is_replicated
 from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
@@ -211,12 +212,14 @@ def served_models(
     if not topology.models:
         folder = Path(topology.model or "")
         name = folder.resolve().name if folder.exists() else str(folder)
-        served = _served(topology, settings, "", name, typed=str(topology.model))
+        several = is_replicated(topology, topology)
+        served = _served(topology, settings, "", name, typed=str(topology.model), is_replicated=several)
         check_names(served.adapters, {served.name})
         return (served,)
     found: dict[str, ServedModel] = {}
     for name, part in topology.models.items():
-        served = _served(part, of_models[name], f"{name}/", name)
+        several = is_replicated(topology, part)
+        served = _served(part, of_models[name], f"{name}/", name, is_replicated=several)
         if served.name in found:
             raise TopologyError(f"models.{name}", f"another model is called {served.name!r} too")
         found[served.name] = served
@@ -248,7 +251,13 @@ def served_names(topology: Topology) -> tuple[str, ...]:
 
 
 def _served(
-    topology: Topology, settings: Mapping[str, Any], replica: str, name: str, typed: str | None = None
+    topology: Topology,
+    settings: Mapping[str, Any],
+    replica: str,
+    name: str,
+    typed: str | None = None,
+    *,
+    is_replicated: bool,
 ) -> ServedModel:
     """Args: typed: the path as the user wrote it, which is a name too where it is the only model's."""
     names = served_names(topology) or tuple(dict.fromkeys((name, typed or name)))
@@ -269,6 +278,7 @@ def _served(
         embeds_size=settings["embeds_size"],
         generates=settings["generates"],
         pooled=settings["pooled"],
+        is_replicated=is_replicated,
     )
 
 

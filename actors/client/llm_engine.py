@@ -182,7 +182,7 @@ class LLMEngine(Members, SyncOperations):
         return len(self._open)
 
     def has_unfinished_requests_dp(self, has_unfinished: bool) -> bool:
-        """Return the argument: there is one copy of a model."""
+        """Return the argument: one engine knows the requests of all replicas."""
         return has_unfinished
 
     def get_metrics(self) -> list[Metric]:

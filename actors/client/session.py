@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -33,8 +33,9 @@ from pageant.actors.client.cast import (
     served_names,
     with_found,
 )
-from pageant.actors.client.sleeping import check_loaded, put_to_sleep, starts_asleep
+from pageant.actors.client.sleeping import check_loaded, put_to_sleep, refuse_sleep, starts_asleep
 from pageant.actors.client.speculating import settle_speculation
+from pageant.actors.client.sums import added_pools, added_schedulers
 from pageant.actors.frontend.beam_search import BeamSearch, BeamSearchOutput
 from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.frontend import Frontend
@@ -61,6 +62,7 @@ from pageant.protocol.errors import (
     TopologyError,
 )
 from pageant.protocol.fronting import Drain, GetServer, ServedModel, ServerAddress
+from pageant.protocol.message import Request
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
@@ -69,6 +71,8 @@ from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
 
 if TYPE_CHECKING:
     from pageant.actors.http.server import HttpServer
+
+R = TypeVar("R")
 
 SWAP_SECONDS = 300.0  # an executor loads its weights in that time
 ANSWER_SECONDS = 5.0  # beside the time that was given
@@ -104,6 +108,7 @@ def _resolve(topology: Topology) -> tuple[Resolved, dict[str, dict[str, Any]], t
         topology = with_found(topology, first)
     resolved = resolve(topology, DEFAULT_CAST, shared if of_models else first | shared, of_models)
     parts = {f"{name}/": part for name, part in topology.models.items()} or {"": topology}
+    refuse_sleep(topology, parts)
     asleep = [prefix for prefix, part in parts.items() if starts_asleep(part)]
     check_loaded(topology, len(parts) - len(asleep))
     resolved = replace(resolved, actors=tuple(put_to_sleep(plan, asleep) for plan in resolved.actors))
@@ -349,14 +354,26 @@ class Session:
         return self._thread.run(self._cluster.statistics()).result()
 
     def scheduler_statistics(self) -> SchedulerStatistics:
-        """The scheduler's counters."""
-        answer: SchedulerStatistics = self.ask(f"{self.replica}scheduler", GetSchedulerStatistics())
-        return answer
+        """The scheduler's counters; the sum of them where the model has replicas."""
+        found = self._ask_places("scheduler", GetSchedulerStatistics())
+        return added_schedulers(found)
 
     def pool_statistics(self) -> PoolStatistics:
-        """Return the state of the KV pool; its integrity is checked when no request runs."""
-        answer: PoolStatistics = self.ask(f"{self.replica}blocks", GetPoolStatistics())
-        return answer
+        """Return the state of the KV pool; its integrity is checked when no request runs. The sum of the pools where
+        the model has replicas.
+        """
+        return added_pools(self._ask_places("blocks", GetPoolStatistics()))
+
+    def _ask_places(self, role: str, request: Request[R]) -> list[R]:
+        """Ask the actors of a role, one for each place where requests are computed."""
+        return [self.ask(f"{prefix}{role}", request) for prefix in self.places()]
+
+    def places(self) -> list[str]:
+        """Return the prefixes of the places where requests are computed: the model's own, or those of its replicas."""
+        if not self.served.is_replicated:
+            return [self.replica]
+        frontend = self.frontend
+        return [] if frontend is None else frontend.places(self.replica)
 
     def tokenize(self, prompt: Tokenize | npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Return the token ids of a checked prompt, int32 [tokens].

@@ -30,6 +30,7 @@ class EngineSettings(TypedDict, total=False):
     transport: Literal["ipc", "tcp"] | None
     nodes: Mapping[str, Any] | None
     actors: Mapping[str, Any] | None
+    replicas: int | None
     seed: int | None
     heartbeat_seconds: float | None
     suspicion_seconds: float | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 
 from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.plans import ActorPlan
+from pageant.actors.runtime.replicating import is_replicated
 from pageant.actors.runtime.topology import Topology
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.lifecycle import SLEEPING_CLASS, SleepingOptions
@@ -60,3 +61,24 @@ def put_to_sleep(plan: ActorPlan, replicas: Collection[str]) -> ActorPlan:
         device=awake.get("device", "cpu"),
     )
     return replace(plan, cls=SLEEPING_CLASS, options=msgspec.json.encode(options))
+
+
+def refuse_sleep(topology: Topology, parts: Mapping[str, Topology]) -> None:
+    """Refuse models with replicas that would sleep.
+
+    Args:
+        parts: the topology of each model, by its prefix.
+
+    Raises:
+        TopologyError: names the setting.
+    """
+    for prefix, part in parts.items():
+        if not is_replicated(topology, part):
+            continue
+        for name, value in (
+            ("start_asleep", starts_asleep(part)),
+            ("max_loaded_models", topology.settings.get("max_loaded_models")),
+        ):
+            if value:
+                place = f"models.{prefix}{name}".replace("/", ".") if prefix else name
+                raise TopologyError(place, f"found {value}, and a model with replicas does not sleep")

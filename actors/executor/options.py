@@ -73,6 +73,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         pipeline_parallel: executors that compute the layers in turn; 1.
         expert_parallel: whole experts on each executor; False.
         tensor_segments: parts that sums over the executors are taken in; None is one for each.
+        replicas_near: replicas of the model on this host, which share its cores and memory. Filled in.
         collectives: how executors of a group exchange tensors: by memory that they share (`shm`), by torch.distributed
             (`gloo`), or `auto`: the first of these that can be.
     """
@@ -110,6 +111,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     expert_parallel: bool = False
     tensor_segments: int | None = None
     collectives: Literal["auto", "shm", "gloo"] = "auto"
+    replicas_near: int = 1
 
     def __post_init__(self) -> None:
         for name in ("mask_patience", "step_patience"):
@@ -121,7 +123,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
             )
         for name in (
             *("block_size", "max_num_seqs", "max_model_len", "max_num_batched_tokens"),
-            *("num_blocks", "threads", "max_lora_rank"),
+            *("num_blocks", "threads", "max_lora_rank", "replicas_near"),
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -269,6 +271,8 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     from pageant.actors.executor.runners.runner import TorchRunner
 
     memory = options.kv_cache_memory
+    if options.replicas_near > 1 and options.torch_device == devices.CPU:
+        others["num_near"] = others.get("num_near", 1) * options.replicas_near
     runner: Callable[..., ModelRunner] = TorchRunner if options.num_members == 1 else _member_runner(**others)
     if options.torch_device != "cpu":
         runner = partial(

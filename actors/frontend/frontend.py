@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from pageant.actors.frontend.moving import Moving
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
-from pageant.actors.frontend.peers import CAST, Peers
+from pageant.actors.frontend.peers import Peers
+from pageant.actors.frontend.places import Place
 from pageant.actors.frontend.preparing import Preparation
 from pageant.actors.frontend.requests import (
     Hub,
@@ -26,7 +28,7 @@ from pageant.actors.frontend.requests import (
 )
 from pageant.actors.frontend.tracing import Tracing, log_end
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.runtime.address import replica_of, role_of
+from pageant.actors.runtime.address import model_of, replica_of, role_of
 from pageant.actors.runtime.streams import Arrival
 from pageant.actors.runtime.tracing import CURRENT
 from pageant.protocol.errors import (
@@ -42,6 +44,7 @@ from pageant.protocol.errors import (
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import DRAIN_SECONDS, LearnModel, LoadModel, ModelLearned
 from pageant.protocol.logprobs import split_rows
+from pageant.protocol.replicas import Moved
 from pageant.protocol.roles import FRONTEND
 from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
@@ -96,6 +99,7 @@ class Frontend(Actor):
         self._requests: dict[str, OpenRequest] = {}  # by the user's own names
         self._numbers = itertools.count(1)
         self._peers = {model.replica: Peers(model) for model in options.served}
+        self._moving = Moving(self, self._open, self._new_id)
         self._preparing = {name: Preparation(self, peers) for name, peers in self._peers.items()}
         self._tracing: Tracing | None = None
 
@@ -103,8 +107,8 @@ class Frontend(Actor):
         if self.options.otlp_traces_endpoint is not None:
             self._tracing = Tracing(self.tracer, self.options.traces_sampled)
         for peers in self._peers.values():
-            for role in CAST:
-                self.watch(peers.address(role))
+            for address in peers.watched():
+                self.watch(address)
 
     async def on_stop(self) -> None:
         self._fail_all(PeerGone("the engine was closed while this request was open"))
@@ -128,7 +132,7 @@ class Frontend(Actor):
             opening.sink.failed(used if name in self._requests else full)
             opening.sink.hub.flush()
             return
-        wire_ids = [f"{self.incarnation}.{next(self._numbers)}" for _ in range(count)]
+        wire_ids = [self._new_id() for _ in range(count)]
         trace = None
         if self._tracing is not None and not opening.is_probe:
             trace = self._tracing.begin(opening.settings.get("traceparent"))
@@ -138,6 +142,13 @@ class Frontend(Actor):
         for sample, wire_id in enumerate(wire_ids):
             self._open[wire_id] = OpenSequence(request, sample)
         self.spawn(self._start(request))
+
+    def _new_id(self) -> str:
+        return f"{self.incarnation}.{next(self._numbers)}"
+
+    def _peers_of(self, name: str) -> Peers:
+        """Return the peers that an actor of this full name is one of."""
+        return self._peers[model_of(replica_of(name))]
 
     def abort_all(self, request_ids: list[str]) -> None:
         """Ends requests, wherever they are. Their sinks hear no more of them."""
@@ -150,24 +161,33 @@ class Frontend(Actor):
     def _abort(self, requests: list[OpenRequest]) -> None:
         submitted: defaultdict[str, list[str]] = defaultdict(list)
         for request in requests:
-            submitted[request.peers.address("scheduler")] += self._forget(request)
+            for wire_id, place in self._forget(request).items():
+                submitted[place.address("scheduler")].append(wire_id)
         for scheduler, wire_ids in submitted.items():
-            if wire_ids:
-                self.tell(scheduler, Abort(frontend=self.name, request_ids=tuple(wire_ids)))
+            self.tell(scheduler, Abort(frontend=self.name, request_ids=tuple(wire_ids)))
 
-    def _forget(self, request: OpenRequest) -> list[str]:
-        """Takes a request out of the books. Returns those of its sequences that the scheduler has."""
+    def _forget(self, request: OpenRequest) -> dict[str, Place]:
+        """Takes a request out of the books. Returns the places of those of its sequences that a scheduler has."""
         del self._requests[request.opening.request_id]
         if request.trace is not None and self._tracing is not None:
             self._tracing.ended(request.trace, request, self.clock.now())
         if not request.opening.is_probe:
             log_end(request, self.clock.now())
-        running = [wire_id for wire_id in request.wire_ids if self._open.pop(wire_id, None) is not None]
-        return running if request.submitted else []
+        places: dict[str, Place] = {}
+        for wire_id in request.wire_ids:
+            sequence = self._open.pop(wire_id, None)
+            if sequence is not None and sequence.place is not None:
+                self._moving.leave(sequence)
+                places[wire_id] = sequence.place
+        return places
 
     def lost(self, replica: str) -> str | None:
         """Return why a model's requests are not answered any more (an actor is down for good), or None."""
         return self._peers[replica].lost
+
+    def places(self, replica: str) -> list[str]:
+        """Return the prefixes of the places where a model's requests are computed."""
+        return sorted(self._peers[replica].places)
 
     def adapters(self, replica: str) -> tuple[str, ...]:
         """The names of a model's adapters, as they are now."""
@@ -253,7 +273,8 @@ class Frontend(Actor):
                 pooling=pooling,
                 **settings,
             )
-            self.tell(peers.address("scheduler"), self._open[wire_id].begin(submit, self.clock.now()))
+            self._open[wire_id].begin(submit, self.clock.now())
+        self._moving.submit(request.wire_ids, peers)
         self._load_if_wanted(peers)
 
     # Loading on demand.
@@ -285,8 +306,11 @@ class Frontend(Actor):
     @receives
     def outputs(self, batch: OutputBatch) -> None:
         """One step's outputs."""
-        peers = self._peers[replica_of(self.sender)]
-        incoming = peers.incoming
+        peers = self._peers_of(self.sender)
+        place = peers.place_of(self.sender)
+        if place is None:
+            return  # its replica was removed, and its requests are elsewhere
+        incoming = place.incoming
         arrival = incoming.arrive(batch.number, self.sender_incarnation, batch.start)
         if arrival is Arrival.NEXT:
             self._spread(batch, peers)
@@ -312,6 +336,8 @@ class Frontend(Actor):
             if sequence is None:
                 continue
             request, finished = sequence.request, batch.finished.get(index)
+            if finished is not None and finished.cause == "moved":
+                finished = None  # it goes on elsewhere
             if tokens and request.first_token_at is None:
                 request.first_token_at = now
                 if not request.opening.is_probe:
@@ -352,8 +378,11 @@ class Frontend(Actor):
         if not request.opening.is_probe:
             request.peers.metering.finished(finished, self.clock.now() - request.arrived_at)
         del self._open[wire_id]
-        if sequence.resumed:  # what ended it may be of a former life, and the scheduler be at it still
-            self.tell(request.peers.address("scheduler"), Abort(frontend=self.name, request_ids=(wire_id,)))
+        self._moving.leave(sequence)
+        # What ended it may be of a former life, and the scheduler be at it still.
+        if sequence.resumed and sequence.place is not None:
+            scheduler = sequence.place.address("scheduler")
+            self.tell(scheduler, Abort(frontend=self.name, request_ids=(wire_id,)))
         if finished.reason == "error":
             request.error = finished.message or finished.cause or "failure"
             self._abort([request])
@@ -365,23 +394,26 @@ class Frontend(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        peers = self._peers[replica_of(event.address)]
+        peers = self._peers_of(event.address)
         peers.came(event)
         self._load_if_wanted(peers)
-        if role_of(event.address) in KEEPERS:
-            self._submit_again(peers)
-
-    def _submit_again(self, peers: Peers) -> None:
-        """Submit the open requests again: a new actor may not know them, or their ends died with a former life."""
-        now = self.clock.now()
-        for sequence in self._open.values():
-            if sequence.request.submitted and sequence.request.peers is peers:
-                self.tell(peers.address("scheduler"), sequence.again(now, peers.detokenizer))
+        place = peers.place_of(event.address)
+        if place is not None and role_of(event.address) in KEEPERS:
+            self._moving.again(place)
+        self._moving.came(peers)
 
     @receives
     def peer_changed(self, event: ActorChanged) -> None:
         """An actor of a model says something else of itself than when it came up."""
-        self._peers[replica_of(event.address)].changed(event)
+        peers = self._peers_of(event.address)
+        peers.changed(event)
+        self._moving.came(peers)
+
+    @receives
+    def moved(self, message: Moved) -> None:
+        """A scheduler has ended requests that go on at another replica."""
+        peers = self._peers_of(self.sender)
+        self._moving.moved(peers, peers.place_of(self.sender), message)
 
     @receives
     def learn(self, message: LearnModel) -> ModelLearned:
@@ -394,8 +426,11 @@ class Frontend(Actor):
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """Open requests wait for its next life; without one, those that need it end with a clear error."""
-        peers = self._peers[replica_of(event.address)]
+        peers = self._peers_of(event.address)
+        place = peers.place_of(event.address)
         peers.went(event)
+        if place is not None:
+            self._moving.went(peers, place, event)
         if not event.final:
             return
         for request in [one for one in self._requests.values() if one.peers is peers]:

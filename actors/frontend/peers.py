@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 
 from pageant.actors.frontend.metering import Metering
-from pageant.actors.runtime.address import is_follower, role_of
-from pageant.actors.runtime.streams import Incoming
+from pageant.actors.frontend.places import RUNNING_CAST, Place, find_lost, is_spoken_for
+from pageant.actors.runtime.address import EVERY_REPLICA, replica_of, role_of
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import ADAPTER_OWNERS, ADAPTERS, ASLEEP, PAUSED, WEIGHT_VERSION, ModelState
-from pageant.protocol.stepping import MAX_MODEL_LEN
-from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp, Facts
+from pageant.protocol.supervision import REMOVED, ActorChanged, ActorDown, ActorUp
 
-RUNNING_CAST = ("scheduler", "blocks", "executor", "detokenizer")  # of a request that is submitted
 CAST = ("tokenizer", *RUNNING_CAST)
+
+
+class Sampler(Protocol):
+    """Source of randomness, such as an actor's own."""
+
+    def sample(self, population: Sequence[Place], k: int) -> list[Place]:
+        """Return `k` different ones."""
 
 
 class Peers:
     """The actors of a model that are up, with their features; and the counters of its requests.
 
-    They are asked for each request, so that answers are made when actors come and go.
+    A model has one place where requests are computed, or one for each of its replicas. Tokenizers serve all of them.
+    Requests look at these facts one by one, so that answers are made when actors come and go.
     """
 
     def __init__(self, model: ServedModel) -> None:
         self.model = model
-        self.incoming = Incoming("outputs")
-        self.detokenizer = 0  # its latest incarnation
         self.metering = Metering()
         self.adapters = {name: name for name in model.adapters}
         """The keys of the model's adapters, by their names."""
@@ -38,23 +44,56 @@ class Peers:
         """The lifecycle actor was asked to load the model, and has not answered."""
         self.weight_version = ""
         """The version of the weights that the model computes with."""
-        self._up: dict[str, tuple[str, ...]] = {}
-        self._known: dict[str, str | None] = {}  # whoever was up; why it is gone for good
-        self._features: dict[str, list[tuple[str, ...]]] = {}  # by role, of each actor that is up
-        self._facts: dict[str, Facts] = {}  # by role, of the one that changed last
-        # Says of a role whose actors are all gone for good that it is; of any role, and of those in RUNNING_CAST.
-        self.lost: str | None = None
-        self.lost_running: str | None = None
+        self.places: dict[str, Place] = {}
+        """Where requests are computed, by prefix."""
+        if not model.is_replicated:
+            self.places[model.replica] = Place(model.replica)
+        # Tokenizers that are up, with their features; and all that were heard of, with why they are gone for good.
+        self._tokenizers: dict[str, tuple[str, ...]] = {}
+        self._known_tokenizers: dict[str, str | None] = {}
         self._changed = asyncio.Event()
 
     def address(self, role: str) -> str:
-        """Return the address of an actor, or of a group."""
-        return self.model.replica + role
+        """Return the address of an actor of this model, or of a group; of one that replicas own, of any of them."""
+        if role == "tokenizer":
+            return self.model.replica + role
+        open_first = sorted(self.places.values(), key=lambda place: not place.is_open)
+        return open_first[0].address(role) if open_first else self.model.replica + role
+
+    def watched(self) -> Iterator[str]:
+        """Yield the addresses of the actors that requests need."""
+        for role in CAST:
+            every = EVERY_REPLICA if self.model.is_replicated and role != "tokenizer" else ""
+            yield self.model.replica + every + role
+
+    # Places.
+
+    def place_of(self, name: str) -> Place | None:
+        """Return the place of an actor, or None if its replica is gone."""
+        return self.places.get(replica_of(name))
+
+    def choose(self, random: Sampler) -> Place | None:
+        """Return the less laden of two places that take requests; None where there is none."""
+        found = [place for place in self.places.values() if place.is_open]
+        if len(found) > 2:
+            found = random.sample(found, 2)
+        return min(found, key=lambda place: place.num_tokens, default=None)
 
     @property
     def complete(self) -> bool:
-        """Tell whether every role has an actor that is up."""
-        return self._features.keys() >= set(CAST)
+        """Tell whether a request can be prepared and computed: every role has an actor that is up."""
+        return bool(self._tokenizers) and any(place.is_ready for place in self.places.values())
+
+    @property
+    def lost(self) -> str | None:
+        """Return why no request will be served any more; None while some may be."""
+        return find_lost(("tokenizer",), self._known_tokenizers) or self.lost_running
+
+    @property
+    def lost_running(self) -> str | None:
+        """Return why no submitted request will be computed any more; None while some may be."""
+        reasons = [place.lost for place in self.places.values()]
+        return reasons[-1] if reasons and all(reasons) else None
 
     async def wait(self) -> None:
         """Returns when they are complete.
@@ -63,12 +102,18 @@ class Peers:
             GivenUp: one of them will not come back.
         """
         while True:
-            if self.lost is not None:
-                raise GivenUp(self.lost)
+            if (lost := self.lost) is not None:
+                raise GivenUp(lost)
             if self.complete:
                 return
-            self._changed.clear()
-            await self._changed.wait()
+            await self.wait_for_change()
+
+    async def wait_for_change(self) -> None:
+        """Return when an actor has come or gone."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    # What the actors say of themselves.
 
     @property
     def is_at_rest(self) -> bool:
@@ -77,37 +122,48 @@ class Peers:
 
     @property
     def is_paused(self) -> bool:
-        """Tell whether the model is paused, so that its step loop brings nothing."""
-        return bool(self._facts.get("scheduler", {}).get(PAUSED))
+        """Tell whether the model is paused everywhere, so that its step loops bring nothing."""
+        paused = [place.facts.get("scheduler", {}).get(PAUSED) for place in self.places.values()]
+        return bool(paused) and all(paused)
 
     def role(self, role: str) -> list[tuple[str, ...]]:
         """The features of every actor of a role that is up."""
-        return self._features.get(role, [])
+        if role == "tokenizer":
+            return [*self._tokenizers.values()]
+        return [features for place in self.places.values() for features in place.features(role)]
 
     def came(self, event: ActorUp) -> None:
         """Take note of a peer that is up. Of a group of executors, the first speaks for all."""
-        if _is_spoken_for(event.address):
-            return
-        self._up[event.address], self._known[event.address] = event.features, None
-        self.changed(event)
-        if role_of(event.address) == "detokenizer":
-            self.detokenizer = event.incarnation
-        self._learn()
+        name = event.address
+        if role_of(name) == "tokenizer":
+            self._tokenizers[name], self._known_tokenizers[name] = event.features, None
+        elif not is_spoken_for(name):
+            place = self.places.setdefault(replica_of(name), Place(replica_of(name)))
+            place.came(event)
+            self._take_facts(event)
+        self._changed.set()
 
     def changed(self, event: ActorUp | ActorChanged) -> None:
         """Take over the facts of one that is up."""
-        if _is_spoken_for(event.address):
-            return
-        self._facts[role_of(event.address)] = event.facts
-        longest = event.facts.get(MAX_MODEL_LEN)
-        if isinstance(longest, int):
-            self.model = msgspec.structs.replace(self.model, max_model_len=longest)
+        place = self.place_of(event.address)
+        if place is not None and role_of(event.address) != "tokenizer" and not is_spoken_for(event.address):
+            place.changed(event)
+            self._take_facts(event)
+
+    def _take_facts(self, event: ActorUp | ActorChanged) -> None:
+        self._limit()
         keys, owners = event.facts.get(ADAPTERS), event.facts.get(ADAPTER_OWNERS)
         if isinstance(keys, dict) and isinstance(owners, dict):
             self.adapters, self.adapter_owners = keys, owners
         if role_of(event.address) == "executor":
             self.is_asleep = bool(event.facts.get(ASLEEP))
             self.weight_version = str(event.facts.get(WEIGHT_VERSION, ""))
+
+    def _limit(self) -> None:
+        """Bound requests by the place that holds the shortest."""
+        known = [place.max_model_len for place in self.places.values() if place.max_model_len is not None]
+        if known:
+            self.model = msgspec.structs.replace(self.model, max_model_len=min(known))
 
     def learn(self, state: ModelState) -> None:
         """Take over how the model is served, before actors' own facts come."""
@@ -116,29 +172,17 @@ class Peers:
         self.weight_version = state.weight_version
 
     def went(self, event: ActorDown) -> None:
-        """One is down."""
-        if _is_spoken_for(event.address):
-            return
-        self._up.pop(event.address, None)
-        if event.final:
-            self._known[event.address] = event.reason
-        self._learn()
-
-    def _learn(self) -> None:
-        self._features = {}
-        for name, features in self._up.items():
-            self._features.setdefault(role_of(name), []).append(features)
-        self.lost, self.lost_running = self._find_lost(CAST), self._find_lost(RUNNING_CAST)
+        """Take note of one that is down. A replica of which all actors were removed is no place any more."""
+        name = event.address
+        if role_of(name) == "tokenizer":
+            self._tokenizers.pop(name, None)
+            if event.reason == REMOVED:
+                self._known_tokenizers.pop(name, None)
+            elif event.final:
+                self._known_tokenizers[name] = event.reason
+        elif not is_spoken_for(name) and (place := self.place_of(name)) is not None:
+            place.went(event)
+            if place.is_gone and self.model.is_replicated:
+                del self.places[place.prefix]
+                self._limit()
         self._changed.set()
-
-    def _find_lost(self, cast: tuple[str, ...]) -> str | None:
-        for role in cast:
-            reasons = {name: why for name, why in self._known.items() if role_of(name) == role}
-            if reasons and None not in reasons.values():
-                name, why = next(reversed(reasons.items()))
-                return f"{name} is down and will not be restarted: {why}"
-        return None
-
-
-def _is_spoken_for(address: str) -> bool:
-    return role_of(address) == "executor" and is_follower(address)

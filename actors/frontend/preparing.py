@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -65,8 +66,8 @@ class Preparation:
     def __init__(self, frontend: Actor, peers: Peers) -> None:
         self._peers = peers
         self._tokenizer = Trials(frontend, peers.address("tokenizer"))
-        self._grammar = Trials(frontend, peers.address("grammar"))
-        self._detokenizer = Trials(frontend, peers.address("detokenizer"))
+        self._grammar = Trials(frontend, partial(peers.address, "grammar"))
+        self._detokenizer = Trials(frontend, partial(peers.address, "detokenizer"))
         self._frontend = frontend
         self._own_marks: ReasoningMarks | None = None
 

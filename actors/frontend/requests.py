@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.outputs import Arrived, RequestMetrics
 from pageant.actors.frontend.peers import Peers
+from pageant.actors.frontend.places import Place
 from pageant.actors.frontend.prompts import RequestSettings
 from pageant.actors.frontend.tracing import RequestTrace
 from pageant.protocol.arrays import int32
@@ -86,6 +87,7 @@ class OpenRequest:
     first_token_at: float | None = None
     submitted_at: float = 0.0
     num_prompt_tokens: int = 0
+    scheduler: str = ""  # of its latest submission
     ended: dict[int, Finished] = field(default_factory=dict)  # by sample
     error: str | None = None
     trace: RequestTrace | None = None
@@ -124,31 +126,56 @@ class OpenSequence:
     submit: Submit | None = None
     submitted_at: float = 0.0
     resumed: bool = False  # submitted more than once
+    place: Place | None = None  # where it is submitted; None while no place takes it
+    is_moving: bool = False  # the scheduler of `place` was asked to end it, and has not answered
+    num_charged: int = 0  # tokens that `place` counts for it
+    was_sent: bool = False
+    deaths: int = 0  # of executors that it is suspected of, as its former scheduler said
+    died_at: int = 0
     token_ids: array[int] = field(default_factory=lambda: array("i"))
     num_characters: int = 0
     last_token_at: float = 0.0
     has_prompt_logprobs: bool = False
     weight_versions: WeightVersionSpans = ()
 
-    def begin(self, submit: Submit, now: float) -> Submit:
+    def begin(self, submit: Submit, now: float) -> None:
         """Record the first submission, at `now` seconds."""
         self.submit, self.submitted_at = submit, now
-        return submit
 
-    def again(self, now: float, detokenizer: int) -> Submit:
-        """Return the submission with the output so far, and what is left of its time at `now` seconds."""
+    @property
+    def is_submitted(self) -> bool:
+        """Tell whether it is prepared, so that some place is to compute it."""
+        return self.submit is not None
+
+    def first(self, now: float) -> Submit:
+        """Return the first submission, with what is left of its time at `now` seconds."""
+        assert self.submit is not None, "it was prepared"
+        self.was_sent = True
+        deadline = self.submit.deadline
+        if deadline is None or now == self.submitted_at:
+            return self.submit
+        left = max(0.0, deadline - (now - self.submitted_at))
+        return msgspec.structs.replace(self.submit, deadline=left)
+
+    def again(self, now: float, detokenizer: int, name: str) -> Submit:
+        """Return the submission under this wire id, with the output so far and what is left of its time at `now`
+        seconds.
+        """
         assert self.submit is not None, "it was never submitted"
         self.resumed = True
         age = now - self.submitted_at
         deadline = self.submit.deadline
         return msgspec.structs.replace(
             self.submit,
+            request_id=name,
             deadline=None if deadline is None else max(0.0, deadline - age),
             resume=Resumption(
                 token_ids=int32(self.token_ids),
                 age=age,
                 detokenizer=detokenizer,
                 weight_versions=spans_within(self.weight_versions, len(self.token_ids)),
+                deaths=self.deaths,
+                died_at=self.died_at,
             ),
         )
 

@@ -75,7 +75,7 @@ class Tracing:
             "prefill": {"pageant.cached_tokens": finished.num_cached_tokens},
             "decode": {"gen_ai.usage.output_tokens": finished.num_output_tokens},
         }
-        began, actor = request.submitted_at, request.peers.address("scheduler")
+        began, actor = request.submitted_at, request.scheduler
         for name, attributes in facts.items():
             seconds: float = getattr(finished, f"{name}_seconds")
             if seconds > 0:

@@ -8,14 +8,15 @@ outlived a death that came from elsewhere. While there are suspects, nobody else
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 from pageant.actors.frontend.outputs import RequestFailed
 from pageant.actors.runtime import Actor
 from pageant.actors.runtime.address import SUPERVISOR
-from pageant.protocol.errors import GivenUp, PeerGone
+from pageant.protocol.errors import GivenUp, NoSuchActor, PeerGone
 from pageant.protocol.message import Request
 from pageant.protocol.supervision import DeathsCharged
 
@@ -26,10 +27,15 @@ R = TypeVar("R")
 
 
 class Trials:
-    """The requests of one frontend to an address, with a guard against requests that kill the actor there."""
+    """The requests of one frontend to an address, with a guard against requests that kill the actor there.
 
-    def __init__(self, asker: Actor, address: str) -> None:
-        self._asker, self._address = asker, address
+    Args:
+        address: a name, or a function that returns the one of several that is to be asked next.
+    """
+
+    def __init__(self, asker: Actor, address: str | Callable[[], str]) -> None:
+        self._asker = asker
+        self._find: Callable[[], str] = partial(str, address) if isinstance(address, str) else address
         self._beside = self._suspects = 0
         self._alone = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -57,19 +63,23 @@ class Trials:
             except PeerGone as error:
                 deaths = DEATHS_SUSPECT + DEATHS_ALONE_MAX
                 raise RequestFailed(
-                    f"{self._address} died {deaths} times with it, the last time with nothing else: {error}"
+                    f"{self._find()} died {deaths} times with it, the last time with nothing else: {error}"
                 ) from None
 
     async def _ask(self, request: Request[R], timeout: float, deaths_max: int) -> R:
-        try:
-            return await self._asker.ask(
-                self._address, request, timeout=timeout, again=True, deaths_max=deaths_max
-            )
-        except GivenUp:
-            raise
-        except PeerGone:
-            self._asker.tell(SUPERVISOR, DeathsCharged(name=self._address, deaths=deaths_max))
-            raise
+        address = self._find()
+        while True:
+            try:
+                return await self._asker.ask(
+                    address, request, timeout=timeout, again=True, deaths_max=deaths_max
+                )
+            except (GivenUp, NoSuchActor):
+                address, gone = self._find(), address
+                if address == gone:
+                    raise
+            except PeerGone:
+                self._asker.tell(SUPERVISOR, DeathsCharged(name=address, deaths=deaths_max))
+                raise
 
     @asynccontextmanager
     async def _beside_others(self) -> AsyncIterator[None]:

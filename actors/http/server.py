@@ -52,7 +52,7 @@ from pageant.actors.parsers.formats import (
 )
 from pageant.actors.parsers.names import REASONING_PARSERS, TOOL_PARSERS
 from pageant.actors.runtime import receives
-from pageant.actors.runtime.address import replica_of
+from pageant.actors.runtime.address import model_of, replica_of
 from pageant.protocol.fronting import (
     AbortedNamed,
     AbortNamed,
@@ -342,12 +342,12 @@ class HttpServer(Frontend):
     @receives
     def peer_up(self, event: ActorUp) -> None:
         super().peer_up(event)
-        self._fit(replica_of(event.address))
+        self._fit(model_of(replica_of(event.address)))
 
     @receives
     def peer_changed(self, event: ActorChanged) -> None:
         super().peer_changed(event)
-        self._fit(replica_of(event.address))
+        self._fit(model_of(replica_of(event.address)))
 
     @receives
     def learn(self, message: LearnModel) -> ModelLearned:

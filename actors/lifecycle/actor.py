@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from pageant.actors.lifecycle import adapters, weights
-from pageant.actors.lifecycle.control import BLOCKS, SCHEDULER, ModelControl
+from pageant.actors.lifecycle.control import BLOCKS, SCHEDULER, ModelControl, ReplicaControl
 from pageant.actors.lifecycle.on_demand import OnDemand
 from pageant.actors.lifecycle.sleep import DRAIN_SECONDS, PARTS, fall_asleep, paused, still, wake
 from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.address import model_of
 from pageant.protocol.errors import BadRequest, Unsupported
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import (
@@ -67,8 +68,16 @@ class Lifecycle(Actor):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._models = {one.replica: ModelControl(self, one.replica, one.name) for one in options.served}
-
+        self._models = {
+            one.replica: ModelControl(self, one.replica, one.name)
+            for one in options.served
+            if not one.is_replicated
+        }
+        self._replicated = {
+            one.replica: ReplicaControl(self, one.replica, one.name)
+            for one in options.served
+            if one.is_replicated
+        }
         self._on_demand: OnDemand | None = None
 
     async def on_start(self) -> None:
@@ -99,6 +108,8 @@ class Lifecycle(Actor):
     @receives(concurrent=True)
     async def state(self, request: GetModelState) -> ModelState:
         """Return how a model is served."""
+        if (several := self._replicated.get(request.replica)) is not None:
+            return await self._state(await several.first())
         return await self._state(self._model(request.replica))
 
     @receives(concurrent=True)
@@ -126,6 +137,14 @@ class Lifecycle(Actor):
     @receives(concurrent=True)
     async def reset_cache(self, request: ResetModelCache) -> PrefixCacheReset:
         """Forget a model's cached prefixes."""
+        several = self._replicated.get(request.replica)
+        if several is not None and not request.reset_running:
+            found = [
+                await one.ask(BLOCKS, ResetPrefixCache(below=request.below)) for one in await several.all()
+            ]
+            return PrefixCacheReset(
+                blocks=sum(one.blocks for one in found), blocks_below=sum(one.blocks_below for one in found)
+            )
         model, reset = self._model(request.replica), ResetPrefixCache(below=request.below)
         if not request.reset_running:
             return await model.ask(BLOCKS, reset)
@@ -198,6 +217,11 @@ class Lifecycle(Actor):
     # How it is done.
 
     def _model(self, replica: str) -> ModelControl:
+        if replica in self._replicated:
+            raise Unsupported(
+                f"the model {self._replicated[replica].name!r} has replicas: it is not paused, put to sleep or given "
+                "other weights or adapters in this version; serve it with replicas: 1 for that"
+            )
         if replica not in self._models:
             known = ", ".join(repr(one.removesuffix("/")) for one in sorted(self._models))
             raise BadRequest(
@@ -217,7 +241,7 @@ class Lifecycle(Actor):
         plan = await model.executor()
         there, sleeping = adapters.Loaded.of(plan.options), plan.sleeping
         return ModelState(
-            replica=model.replica,
+            replica=model_of(model.replica),
             paused=await paused(model),
             sleep_level=0 if sleeping is None else sleeping.level,
             woken=() if sleeping is None else sleeping.woken,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pageant.actors.runtime import Actor
-from pageant.actors.runtime.address import SUPERVISOR, role_of
+from pageant.actors.runtime.address import SUPERVISOR, index_of, model_of, replica_of, role_of
 from pageant.protocol.errors import GivenUp, PageantError, PeerGone, RemoteError, StartupError, Unsupported
 from pageant.protocol.lifecycle import SLEEPING_CLASS, LearnModel, ModelState, SleepingOptions
 from pageant.protocol.message import Request
@@ -164,3 +164,35 @@ class ModelControl:
             await self._asker.ask(name, LearnModel(state=state), timeout=LEARN_SECONDS)
         except PageantError:  # it is going down, or has no use for it
             return
+
+
+class ReplicaControl:
+    """The replicas of one model.
+
+    Args:
+        asker: the lifecycle actor.
+        model: what stands before the prefixes of the replicas.
+        name: what the model is called outside.
+    """
+
+    def __init__(self, asker: Actor, model: str, name: str) -> None:
+        self._asker, self._model, self.name = asker, model, name
+
+    async def all(self) -> list[ModelControl]:
+        """Return the actors of each replica that there is now, the first replica's first."""
+        directory: Directory = await self._asker.ask(SUPERVISOR, GetDirectory(), timeout=ANSWER_SECONDS)
+        prefixes = {replica_of(entry.name) for entry in directory.actors if role_of(entry.name) == SCHEDULER}
+        numbers = {prefix: index_of(prefix) for prefix in prefixes if model_of(prefix) == self._model}
+        own = sorted(prefix for prefix, number in numbers.items() if number is not None)
+        return [ModelControl(self._asker, prefix, self.name) for prefix in own]
+
+    async def first(self) -> ModelControl:
+        """Return the actors of a replica that tells how all of them are.
+
+        Raises:
+            PeerGone: there is no replica.
+        """
+        found = await self.all()
+        if not found:
+            raise PeerGone(f"the model {self.name!r} has no replica now")
+        return found[0]

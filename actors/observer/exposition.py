@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from pageant.actors.observer.page import Page
-from pageant.actors.runtime.address import replica_of
+from pageant.actors.runtime.address import index_of, model_of, replica_of
 from pageant.actors.runtime.devices import is_cpu
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.statistics import FrontendStatistics, HistogramCounts, Observation
@@ -20,8 +19,6 @@ KNOWN = {
     "drafts_accepted": ("spec_decode_num_accepted_tokens_total", "Of those, that were right."),
 }
 ACCEPTED_AT = "drafts_accepted_at_"
-
-_REPLICA = re.compile(r"replica-(\d+)/$")  # one of several engines of a model
 
 HISTOGRAMS = {
     "time_to_first_token_seconds": "From a request's arrival to its first token.",
@@ -55,13 +52,12 @@ def exposition(observation: Observation) -> str:
 
 def _model(models: Mapping[str, str], actor: str) -> dict[str, str]:
     """The label of what an actor says of its model."""
-    return {"model_name": models.get(_REPLICA.sub("", replica_of(actor)), "")}
+    return {"model_name": models.get(model_of(replica_of(actor)), "")}
 
 
 def _engine(models: Mapping[str, str], actor: str) -> dict[str, str]:
     """The labels of what an actor says of its replica."""
-    found = _REPLICA.search(replica_of(actor))
-    return {**_model(models, actor), "engine": found[1] if found else "0"}
+    return {**_model(models, actor), "engine": str(index_of(replica_of(actor)) or 0)}
 
 
 def _requests(page: Page, models: Mapping[str, str], observation: Observation) -> None:

@@ -6,13 +6,12 @@ model is summed here. Only what we count is shown; a metric that has no counterp
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from pageant.actors.observer.page import Page
-from pageant.actors.runtime.address import replica_of
+from pageant.actors.runtime.address import index_of, model_of, replica_of
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.statistics import ExecutorStatistics, FrontendStatistics, HistogramCounts, Observation
 
@@ -48,7 +47,6 @@ HISTOGRAMS = {
     "iteration_tokens_total": "Tokens computed in a step.",
 }
 
-_REPLICA = re.compile(r"replica-(\d+)/$")
 T = TypeVar("T")
 Engine = tuple[tuple[str, str], ...]  # labels: the model's name, and the number of its engine
 
@@ -77,9 +75,8 @@ def vllm_page(observation: Observation) -> str:
 
 
 def _engine(models: Mapping[str, str], actor: str) -> Engine:
-    found = _REPLICA.search(replica_of(actor))
-    model = models.get(_REPLICA.sub("", replica_of(actor)), "")
-    return ("engine", found[1] if found else "0"), ("model_name", model)
+    prefix = replica_of(actor)
+    return ("engine", str(index_of(prefix) or 0)), ("model_name", models.get(model_of(prefix), ""))
 
 
 def _by_engine(observation: Observation, statistics: Mapping[str, T]) -> dict[Engine, list[T]]:

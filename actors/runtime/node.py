@@ -38,6 +38,7 @@ from pageant.protocol.errors import DeadlineExceeded, GivenUp, NoSuchActor, Over
 from pageant.protocol.failure import printable
 from pageant.protocol.message import Message
 from pageant.protocol.supervision import (
+    REMOVED,
     SWAPPED,
     ActorChanged,
     ActorDown,
@@ -197,6 +198,8 @@ class Node:
         self._routes.clear()
         for name, entry in self._directory.items():
             self._notice(before.get(name), entry)
+        for name in before.keys() - self._directory.keys():
+            self._notice_removal(before[name])
         self.remote.directory_changed()
         changed, self._changed = self._changed, self.loop.create_future()
         changed.set_result(None)
@@ -213,6 +216,14 @@ class Node:
             self._tell_watchers(_up(new))
         elif new.up and old is not None and old.facts != new.facts:
             self._tell_watchers(_changed(new))
+
+    def _notice_removal(self, old: ActorEntry) -> None:
+        """Report the end of an actor that left the topology."""
+        if old.up:
+            self.remote.peer_gone(old)
+        gone = msgspec.structs.replace(old, up=False, final=True, reason=REMOVED)
+        self._tell_watchers(_down(old, gone))
+        self._crashes.pop(old.name, None)
 
     def watch(self, address: str, cell: Cell) -> None:
         """Subscribe a cell to an address. Actors that are up, or down for good, are reported first."""

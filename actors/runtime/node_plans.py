@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pageant.actors.runtime.address import group_of, replica_of
+from pageant.actors.runtime.address import group_of, model_of, replica_of
 from pageant.actors.runtime.devices import CPU, FORM, FREE, choose, cores_of, missing_cores
 from pageant.actors.runtime.launcher import Joining, LauncherPlan
 from pageant.actors.runtime.plans import NodePlan
@@ -152,6 +152,7 @@ class NodePlans:
                 one for one in (name, *(f"{name}-{n}" for n in range(1, 1025))) if one not in self.plans
             )
             self.plans[name] = NodePlan(name, process=True, launcher=self._launcher, device=found)
+            self._given.add(name)
             return name
         if others:
             return UNPLACED
@@ -207,7 +208,7 @@ def fits(device: str, wanted: str) -> bool:
 def entry_of(name: str) -> str:
     """Return the place of an actor's entry in the topology."""
     prefix = replica_of(name)
-    own = f"actors.{name.removeprefix(prefix)}"
+    own, prefix = f"actors.{name.removeprefix(prefix)}", model_of(prefix)
     return f"models.{prefix}{own}".replace("/", ".") if prefix else own
 
 

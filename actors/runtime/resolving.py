@@ -15,13 +15,21 @@ from typing import Any
 
 import msgspec
 
-from pageant.actors.runtime.address import replica_of, role_of
+from pageant.actors.runtime.address import index_of, model_of, replica_of, replica_prefix, role_of
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.devices import local_devices
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.node_plans import UNPLACED, NodePlans, entry_of
 from pageant.actors.runtime.placement import place
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
+from pageant.actors.runtime.replicating import (
+    Indexes,
+    check_devices,
+    indexes_of,
+    replicas_near,
+    replicated,
+    with_nodes,
+)
 from pageant.actors.runtime.topology import FORM, ActorSpec, Topology, Transport, WireMode, choices
 from pageant.actors.runtime.transport.keys import read_keys
 from pageant.protocol.checks import expected
@@ -75,6 +83,7 @@ def resolve(
     settings: Mapping[str, Any] | None = None,
     of_models: Mapping[str, Mapping[str, Any]] | None = None,
     devices: Sequence[str] | None = None,
+    present: Indexes | None = None,
 ) -> Resolved:
     """Return every node and actor of a topology, with its class loaded and its options valid.
 
@@ -82,22 +91,28 @@ def resolve(
         settings: more settings, such as what was read from the model's folder; the topology's own win.
         of_models: the same for each of several models.
         devices: the devices of this host; None looks for them.
+        present: the numbers of each model's replicas, where they are no more those of the topology.
 
     Raises:
         TopologyError: see `parse`.
     """
     if topology.keys is not None:
         read_keys(Path(topology.keys))
-    written = NodePlans(topology, local_devices() if devices is None else devices)
-    root = written.root
     parts = {"": topology, **{f"{name}/": one for name, one in topology.models.items()}}
+    indexes = indexes_of(topology, parts, present)
+    written = NodePlans(with_nodes(topology, indexes), local_devices() if devices is None else devices)
+    root = written.root
     found = {f"{name}/": of for name, of in (of_models or {}).items()} | {"": settings or {}}
     chosen = {prefix: {**found.get(prefix, {}), **part.settings} for prefix, part in parts.items()}
     specs = {
         name: spec
         for prefix, part in parts.items()
-        for name, spec in _with_defaults(part, cast, prefix, parts)
+        for name, spec in replicated(
+            _with_defaults(part, cast, prefix, parts), prefix, indexes[prefix], chosen[prefix]
+        )
     }
+    for prefix, numbers in indexes.items():
+        chosen |= {replica_prefix(prefix, number): chosen[prefix] for number in numbers}
     classes = {
         name: load_actor_class(spec.cls or "", f"{entry_of(name)}.class") for name, spec in specs.items()
     }
@@ -117,11 +132,15 @@ def resolve(
     _check_root_actors(where, root, cast)
     actors = []
     on_devices = []
+    far = [name for name, node in nodes.items() if node.may_be_far]
     for name, spec in specs.items():
         cls = classes[name]
         grouped = role_of(name) in cast.groups or len(where[name]) > 1
+        near = replicas_near(where, name, far) if index_of(replica_of(name)) is not None else 1
         for index, home in enumerate(where[name]):
             given = _with_device(cls, name, spec, nodes[home].device if home != UNPLACED else None)
+            if near > 1 and "replicas_near" in cls.Options.__struct_fields__:
+                given = {"replicas_near": near, **given}
             options = _options(cls, name, given, chosen[replica_of(name)])
             found_device = msgspec.json.decode(options).get("device")
             if isinstance(found_device, str):
@@ -135,6 +154,7 @@ def resolve(
             bound = name if is_bound else ""
             actors.append(ActorPlan(member, home, path, options, device, bound=bound))
     written.check_cores(on_devices)
+    check_devices((member, home if home in far else "", device) for member, home, device in on_devices)
     return Resolved(
         root=root,
         nodes=_in_link_order(nodes, root),
@@ -326,12 +346,17 @@ def _check_settings(settings: Iterable[str], prefix: str, classes: Mapping[str, 
 
 def _check_needs(settings: Mapping[str, Any], prefix: str, classes: Mapping[str, Any], cast: Cast) -> None:
     for name, actor in cast.needs.items():
-        cls = classes.get(prefix + actor)
+        cls = next((one for full, one in classes.items() if _is_of(full, prefix, actor)), None)
         if settings.get(name) is not None and cls is not None and name not in cls.Options.__struct_fields__:
             raise TopologyError(
                 f"{entry_of(prefix + actor)}.class",
                 f"{cls.__qualname__} has no option {name!r}; expected a class that has, or no {name}",
             )
+
+
+def _is_of(name: str, prefix: str, role: str) -> bool:
+    """Tell whether an actor of that full name has a role for the model of that prefix, in any of its replicas."""
+    return role_of(name) == role and model_of(replica_of(name)) == prefix
 
 
 def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:
@@ -360,7 +385,8 @@ def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[st
             key = option.lstrip(".")
         where = f"{entry_of(name)}.options{option}"
         if key in settings and key not in given:
-            where = f"models.{replica_of(name)}{key}".replace("/", ".") if replica_of(name) else key
+            model = model_of(replica_of(name))
+            where = f"models.{model}{key}".replace("/", ".") if model else key
         raise TopologyError(where, message) from None
 
 

@@ -21,6 +21,9 @@ and the nodes, stand at the top, and so do settings that reach all of them:
     actors:
       http: {options: {port: 8000}}
 
+With `replicas: 2`, a model has each actor that it computes with twice, as `replica-0/scheduler` and
+`replica-1/scheduler`; see `replicating`.
+
 `parse` checks the form; `resolving.resolve` fills in defaults and checks the rest. Every error names the place and, for
 a name, the nearest valid one.
 """
@@ -34,6 +37,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from pageant.actors.runtime.address import index_of
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.placement import Placement
 from pageant.actors.runtime.transport.addresses import objection_to
@@ -99,9 +103,14 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
 # Addresses of the runtime's own actors.
 RESERVED = ("node", "supervisor")
+REPLICA_MARK = "{replica}"
+"""Stands for a replica's number, in names of nodes and in entries of actors that replicas own."""
+REPLICAS_MAX = 64
 S = TypeVar("S", bound=msgspec.Struct)
 
 FORM = set(Topology.__struct_fields__) - {"settings"}
+OF_MODELS = {"model", "actors", "replicas"}
+"""Keys of the form that each of several models may have."""
 
 
 def read(path: Path) -> Topology:
@@ -125,7 +134,11 @@ def parse(data: Mapping[str, Any]) -> Topology:
     settings = {key: value for key, value in data.items() if key not in FORM}
     for section, spec in (("nodes", NodeSpec), ("actors", ActorSpec)):
         form[section] = _section(form.get(section), section, spec)
-    models = _models(form.pop("models", None), settings)
+    if isinstance(form.get("replicas"), Mapping):
+        raise TopologyError(
+            "replicas", "found a mapping; expected a number: kinds of replicas are not in this version"
+        )
+    models = _models(form.pop("models", None), settings, form.get("replicas"))
     topology = _convert({**form, "settings": settings}, Topology, "")
     topology = msgspec.structs.replace(topology, models=models)
     if models and topology.model is not None:
@@ -142,16 +155,13 @@ def parse(data: Mapping[str, Any]) -> Topology:
             f"found {topology.suspicion_seconds:g} with heartbeat_seconds of {topology.heartbeat_seconds:g}; "
             "expected at least two heartbeats, which take longer than no time",
         )
-    if topology.replicas != 1:
-        raise TopologyError(
-            "replicas",
-            f"found {topology.replicas}; expected 1: more need a router, which is not in this version",
-        )
+    if not 1 <= topology.replicas <= REPLICAS_MAX:
+        raise TopologyError("replicas", f"found {topology.replicas}; expected 1 to {REPLICAS_MAX}")
     return topology
 
 
-def _models(section: Any, settings: Mapping[str, Any]) -> dict[str, Topology]:
-    """Return the topology of each model, with the settings that are for all of them."""
+def _models(section: Any, settings: Mapping[str, Any], replicas: Any) -> dict[str, Topology]:
+    """Return the topology of each model, with the settings and the number of replicas that are for all of them."""
     if section is None:
         return {}
     if not isinstance(section, Mapping) or not section:
@@ -160,17 +170,20 @@ def _models(section: Any, settings: Mapping[str, Any]) -> dict[str, Topology]:
     for name, keys in section.items():
         place = f"models.{name}"
         _check_name(name, place)
+        if index_of(f"{name}/") is not None:
+            raise TopologyError(place, f"found the name {name!r}; expected another: replicas are called so")
         if not isinstance(keys, Mapping):
             raise TopologyError(
                 place, f"found {_shown(keys)}; expected a mapping, such as {{model: ./folder}}"
             )
         for key in keys:
-            if key in FORM - {"model", "actors"}:
+            if key in FORM - OF_MODELS:
                 raise TopologyError(
                     f"{place}.{key}", "no key of a model; it stands at the top, for all of them"
                 )
         try:
-            models[name] = parse({**settings, **keys})
+            shared = {} if replicas is None else {"replicas": replicas}
+            models[name] = parse({**shared, **settings, **keys})
         except TopologyError as error:
             raise error.within(place) from None
     return models
@@ -185,7 +198,9 @@ def _section(section: Any, name: str, spec: type[S]) -> dict[str, S]:
     entries = {}
     for entry, keys in section.items():
         place = f"{name}.{entry}"
-        _check_name(entry, place)
+        _check_name(
+            entry.replace(REPLICA_MARK, "0") if name == "nodes" and isinstance(entry, str) else entry, place
+        )
         if keys is not None and not isinstance(keys, Mapping):
             raise TopologyError(place, f"found {_shown(keys)}; expected a mapping, such as {{}}")
         for key in keys or ():

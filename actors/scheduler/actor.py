@@ -24,6 +24,7 @@ from pageant.protocol.lifecycle import (
     SchedulingResumed,
 )
 from pageant.protocol.outputs import Stopped
+from pageant.protocol.replicas import MOVES, Move
 from pageant.protocol.roles import SCHEDULER
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Abort, Submit
@@ -134,8 +135,8 @@ class Scheduler(Actor):
             self.watch(DRAFTER)
 
     def facts(self) -> Facts:
-        """Return the fact that tells whether it is paused."""
-        return {PAUSED: int(self.core.paused is not None)}
+        """Return the facts that tell whether it is paused, and that its requests can be moved."""
+        return {PAUSED: int(self.core.paused is not None), MOVES: 1}
 
     def _flush(self) -> None:
         if self.core.paused is None or self.core.is_at_rest:
@@ -174,6 +175,15 @@ class Scheduler(Actor):
     def abort(self, message: Abort) -> None:
         self.core.abort(message)
         self._flush()
+
+    @receives
+    def move(self, message: Move) -> None:
+        """End requests that go on at another replica. A frontend may know first that an executor died."""
+        if message.epoch:
+            self._executor_died(message.epoch)
+        moved = self.core.move(message)
+        self._flush()
+        self.tell(message.frontend, moved)
 
     @receives
     def assigned(self, message: Assigned) -> None:
@@ -266,8 +276,7 @@ class Scheduler(Actor):
     def peer_down(self, event: ActorDown) -> None:
         """Take back the work of an actor that died. It is done again when the successor is up."""
         if event.address == EXECUTOR:
-            if self.core.executor_gone(event.incarnation, died=event.reason != SWAPPED):
-                self.tell(SUPERVISOR, DeathsCharged(name=replica_of(self.name) + event.address))
+            self._executor_died(event.incarnation, died=event.reason != SWAPPED)
         elif event.address == BLOCKS:
             self.core.pool_gone(event.incarnation)
         elif event.address == DRAFTER:
@@ -278,6 +287,10 @@ class Scheduler(Actor):
             del self._frontends[event.address]
             self.core.frontend_gone(event.address)
         self._flush()
+
+    def _executor_died(self, incarnation: int, *, died: bool = True) -> None:
+        if self.core.executor_gone(incarnation, died=died):
+            self.tell(SUPERVISOR, DeathsCharged(name=replica_of(self.name) + EXECUTOR))
 
     # Pauses.
 

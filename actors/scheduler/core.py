@@ -13,13 +13,16 @@ from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.planning import Planner
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.recovery import count_death
+from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.actors.scheduler.results import Results
 from pageant.actors.scheduler.row_drafts import NO_ROW_DRAFTS, RowDrafts
 from pageant.protocol.allocation import Assigned
+from pageant.protocol.arrays import int32
 from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.lifecycle import PauseMode
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import Stopped
+from pageant.protocol.replicas import Move, Moved
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
 
@@ -88,6 +91,26 @@ class SchedulerCore:
                 self.counters.count_abort(request, prefilling=prefilling)
                 self.requests.end(request, "abort")
         self._advance(aborted=True)
+
+    def move(self, message: Move) -> Moved:
+        """End requests that go on at another replica, and return what their frontend is to know of them."""
+        known: list[ScheduledRequest] = []
+        unknown: list[str] = []
+        for request_id in message.request_ids:
+            request = self.requests.named(message.frontend, request_id)
+            if request is None:
+                unknown.append(request_id)
+                continue
+            known.append(request)
+            self.counters.moved += 1
+            self.requests.end(request, "abort", cause="moved")
+        self._advance(aborted=True)
+        return Moved(
+            request_ids=tuple(request.request_id for request in known),
+            deaths=int32([request.deaths for request in known]),
+            died_at=int32([request.died_at for request in known]),
+            unknown=tuple(unknown),
+        )
 
     def frontend_gone(self, frontend: str) -> None:
         """Abort the requests of a frontend that died."""

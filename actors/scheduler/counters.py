@@ -34,6 +34,8 @@ class SchedulerCounters:
     """Requests that went back to the queue because their memory was lost."""
     reopened: int = 0
     """Requests that were opened again at a new detokenizer."""
+    moved: int = 0
+    """Requests that went on at another replica."""
     aborts_waiting: int = 0
     aborts_asked: int = 0
     aborts_running_prefill: int = 0

@@ -148,6 +148,7 @@ class ScheduledRequest:
             request.is_resumed = True
             request.num_resumed = request.num_sent = len(request.output)
             request.weight_versions = behind.weight_versions
+            request.deaths, request.died_at = behind.deaths, behind.died_at
             # The prompt's log-probabilities came with the first token.
             if request.output:
                 request.num_scored = max(0, len(request.prompt) - 1)

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 import pageant
-from pageant.actors.blocks.hashing import block_names, full_blocks, root_name
 from pageant.actors.runtime import Actor, receives
 from pageant.protocol.arrays import int32
+from pageant.protocol.block_names import block_names, full_blocks, root_name
 from pageant.protocol.following import FollowBlocks
 from pageant.protocol.message import Message, Request
 

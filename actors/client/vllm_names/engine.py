@@ -26,7 +26,8 @@ NO_MAMBA = "no model with state-space or linear-attention layers is served"
 HUB = "files are read as they are found; the Hugging Face Hub's own client downloads them"
 METRICS = "counters are always kept, and cost nothing until somebody asks"
 OBSERVER = {"observer": {"options": {"vllm_metrics": True}}}
-REPLICAS = "start several servers behind a load balancer"
+REPLICAS = "see data_parallel_size"
+ONE_STARTS_ALL = "one server starts all replicas and shares out the requests"
 
 
 def _any_traces(value: Any) -> bool:
@@ -153,21 +154,24 @@ PARALLEL = (
         "executors that compute the layers in turn; only 1 in this version",
         short=("-pp",),
     ),
-    not_yet("data_parallel_size", 1, "a server runs one copy of a model", REPLICAS, short=("-dp",)),
-    not_yet("data_parallel_rank", None, "a server runs one copy of a model", REPLICAS, short=("-dpn",)),
-    not_yet("data_parallel_start_rank", None, "a server runs one copy of a model", REPLICAS, short=("-dpr",)),
-    not_yet("data_parallel_size_local", 1, "a server runs one copy of a model", REPLICAS, short=("-dpl",)),
-    not_yet("data_parallel_address", None, "a server runs one copy of a model", REPLICAS, short=("-dpa",)),
-    not_yet("data_parallel_rpc_port", None, "a server runs one copy of a model", REPLICAS, short=("-dpp",)),
-    no_effect("data_parallel_backend", "a server runs one copy of a model", short=("-dpb",)),
-    not_yet("data_parallel_hybrid_lb", False, "no copies, so nothing to balance", REPLICAS, short=("-dph",)),
-    not_yet(
-        "data_parallel_external_lb", False, "no copies, so nothing to balance", REPLICAS, short=("-dpe",)
+    renamed(
+        "data_parallel_size",
+        "replicas",
+        "copies of the model, each with a scheduler, memory and executors of its own (see replicas.md)",
+        short=("-dp",),
     ),
+    not_yet("data_parallel_rank", None, ONE_STARTS_ALL, REPLICAS, short=("-dpn",)),
+    not_yet("data_parallel_start_rank", None, ONE_STARTS_ALL, REPLICAS, short=("-dpr",)),
+    not_yet("data_parallel_size_local", 1, ONE_STARTS_ALL, REPLICAS, short=("-dpl",)),
+    not_yet("data_parallel_address", None, ONE_STARTS_ALL, REPLICAS, short=("-dpa",)),
+    not_yet("data_parallel_rpc_port", None, ONE_STARTS_ALL, REPLICAS, short=("-dpp",)),
+    no_effect("data_parallel_backend", ONE_STARTS_ALL, short=("-dpb",)),
+    not_yet("data_parallel_hybrid_lb", False, ONE_STARTS_ALL, REPLICAS, short=("-dph",)),
+    not_yet("data_parallel_external_lb", False, ONE_STARTS_ALL, REPLICAS, short=("-dpe",)),
     not_yet(
         "data_parallel_multi_port_external_lb",
         False,
-        "no copies, so nothing to balance",
+        ONE_STARTS_ALL,
         REPLICAS,
         short=("-dpm",),
     ),
@@ -206,7 +210,7 @@ PARALLEL = (
     no_effect("ubatch_size", IN_TURN),
     no_effect("dbo_decode_token_threshold", IN_TURN),
     no_effect("dbo_prefill_token_threshold", IN_TURN),
-    no_effect("dp_sync_interval", "a server runs one copy of a model"),
+    no_effect("dp_sync_interval", "replicas do not wait for each other"),
     no_effect(
         "distributed_executor_backend",
         "`placement` says which process computes",

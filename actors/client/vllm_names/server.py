@@ -17,7 +17,7 @@ from pageant.actors.client.vllm_names.rows import (
     table,
 )
 
-ONE_SERVER = "a server runs one copy of a model"
+ONE_SERVER = "one server has all replicas, under one supervisor"
 
 
 def _origins(value: Any) -> Any:

@@ -7,10 +7,10 @@ import pytest
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.embeddings import EmbeddingNumbers
-from pageant.actors.blocks.hashing import root_name
 from pageant.actors.blocks.pool import BlockPool
 from pageant.protocol.allocation import Admission, Assign
 from pageant.protocol.arrays import int32, int64
+from pageant.protocol.block_names import root_name
 from pageant.protocol.embedding import NAME_BYTES, row_names
 
 ROWS = np.arange(24, dtype=np.float32).reshape(6, 4)

@@ -8,7 +8,7 @@ import numpy as np
 
 from pageant.actors.blocks import followers
 from pageant.actors.blocks.followers import Follower
-from pageant.actors.blocks.hashing import block_name, root_name
+from pageant.protocol.block_names import block_name, root_name
 from pageant.protocol.following import StoredBlock
 from tests.actors.blocks.test_tiers import make
 

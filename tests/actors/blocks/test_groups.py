@@ -10,9 +10,9 @@ import pytest
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.costs import MoveCosts
 from pageant.actors.blocks.groups import Groups
-from pageant.actors.blocks.hashing import is_of_first_group
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
+from pageant.protocol.block_names import is_of_first_group
 from tests.actors.blocks.test_allocation import Manager, granted
 
 

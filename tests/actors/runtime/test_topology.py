@@ -106,7 +106,6 @@ def homes(topology: Resolved) -> dict[str, str]:
         ({"nodes": {"a": {"host": "example.org"}}}, "nodes.a.host", "pageant keys"),
         ({"listen": "tcp://0.0.0.0:1"}, "listen", "pageant keys"),
         ({"listen": 5}, "listen", "Expected `str | null`"),
-        ({"replicas": 2}, "replicas", "found 2; expected 1"),
         ({"placement": "everywhere"}, "placement", "everywhere"),
         ({"wire": "never"}, "wire", "never"),
         ({"seed": "x"}, "seed", "Expected `int`"),

@@ -130,13 +130,13 @@ async def test_the_shell_answers_when_all_is_at_rest_and_says_what_it_is():
     told = Told().ready()
     told.submit("one")
     (changed,) = [m for m in told.tell(PauseScheduling(mode="keep")) if isinstance(m, ActorChanged)]
-    assert changed.facts == told.actor.facts() == {"paused": 1}
+    assert changed.facts == told.actor.facts() == {"paused": 1, "moves": 1}
     waiting = asyncio.create_task(told.actor.await_rest(AwaitRest()))
     await asyncio.sleep(0)
     assert not waiting.done(), "an exchange is at hand"
     told.tell(ResumeScheduling())
     assert not (await waiting).done, "it was resumed meanwhile"
-    assert told.actor.facts() == {"paused": 0}
+    assert told.actor.facts() == {"paused": 0, "moves": 1}
 
 
 def test_the_shell_pauses_only_if_it_is_idle_where_that_is_asked():
@@ -149,5 +149,5 @@ def test_the_shell_pauses_only_if_it_is_idle_where_that_is_asked():
 
 def test_a_scheduler_can_begin_paused():
     told = Told(paused="keep").ready()
-    assert told.actor.facts() == {"paused": 1}
+    assert told.actor.facts() == {"paused": 1, "moves": 1}
     assert told.submit("one") == [] or told.actor.core.planner.is_idle

@@ -25,7 +25,7 @@ def test_arguments_become_keyword_arguments(vllm):
 @pytest.mark.parametrize(
     "given,message",
     [
-        ({"data_parallel_size": 2}, "data_parallel_size: found 2; expected 1"),
+        ({"data_parallel_rank": 2}, "data_parallel_rank: found 2; expected none"),
         ({"tensr_parallel_size": 1}, "no such argument; did you mean 'tensor_parallel_size'"),
         ({"max_model_len": "4Q"}, "max_model_len: found '4Q'"),
     ],

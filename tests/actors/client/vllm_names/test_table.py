@@ -20,7 +20,7 @@ from pageant.scripts.dropin import page
 
 FORMS = {"none": Form.FLAG, "one": Form.VALUE, "optional": Form.OPTIONAL, "many": Form.MANY}
 TABLES = [engine.ENGINE, server.SERVER, *page.SECTIONS.values()]
-REFUSED = {"ssl_cert_reqs": 2, "hf_overrides": {"x": 1}, "data_parallel_size": 2}
+REFUSED = {"ssl_cert_reqs": 2, "hf_overrides": {"x": 1}}
 
 
 def test_every_argument_of_the_engine_is_in_the_table(vllm):
@@ -193,8 +193,8 @@ def test_values_are_read_as_vllm_reads_them(given, ours):
         ({"max_model_len": "4Q"}, "max_model_len: found '4Q'; expected a whole number"),
         ({"max_model_len": "1.5K"}, "expected a whole number before K, or k"),
         (
-            {"data_parallel_size": 2},
-            "data_parallel_size: found 2; expected 1: a server runs one copy of a model",
+            {"data_parallel_rank": 2},
+            "data_parallel_rank: found 2; expected none: one server starts all replicas",
         ),
         (
             {"kv_cache_dtype": "fp8_e5m2"},

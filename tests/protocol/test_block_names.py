@@ -5,8 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pageant.actors.blocks.hashing import NAME_BYTES, block_name, block_names, full_blocks, root_name
 from pageant.protocol.arrays import int32
+from pageant.protocol.block_names import NAME_BYTES, block_name, block_names, full_blocks, root_name
 
 TOKENS = st.lists(st.integers(0, 2), max_size=12)
 

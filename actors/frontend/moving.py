@@ -1,0 +1,157 @@
+"""Where open requests are computed: their submission at a place, and their moves to another.
+
+A request moves when its replica lacks an actor, or is drained, while another replica takes requests. Its old
+scheduler ends it (`Move`), and it is submitted elsewhere with its output so far, under a new wire id: what the old
+place still says of it is about a request that nobody knows. One that the old scheduler does not know has ended there,
+and its end is on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from pageant.actors.frontend.peers import Peers
+from pageant.actors.frontend.places import Place
+from pageant.actors.frontend.requests import OpenSequence
+from pageant.actors.runtime import Actor
+from pageant.actors.runtime.address import role_of
+from pageant.protocol.replicas import MOVING, Move, Moved
+from pageant.protocol.serving import Abort
+from pageant.protocol.supervision import SWAPPED, ActorDown
+
+SEQUENCE_TOKENS = 64
+"""Tokens that an open sequence counts for beside those that are known."""
+
+
+class Moving:
+    """Submits the sequences of a frontend's requests, and moves them.
+
+    Args:
+        frontend: the actor that owns the requests.
+        sequences: its open sequences by wire id; a moved one gets another id there.
+        new_id: returns a wire id that no sequence has had.
+    """
+
+    def __init__(
+        self, frontend: Actor, sequences: dict[str, OpenSequence], new_id: Callable[[], str]
+    ) -> None:
+        self._frontend, self._sequences, self._new_id = frontend, sequences, new_id
+        self.num_moved = 0
+        """Sequences that were submitted at another place than before."""
+
+    # Submissions.
+
+    def submit(self, names: Iterable[str], peers: Peers) -> None:
+        """Submit sequences of one request for the first time, all at one place, or once there is one."""
+        place = self._choose(peers)
+        for name in names:
+            self._submit(name, self._sequences[name], place)
+
+    def _choose(self, peers: Peers) -> Place | None:
+        if not peers.model.is_replicated:
+            return next(iter(peers.places.values()))
+        return peers.choose(self._frontend.random)
+
+    def _submit(self, name: str, sequence: OpenSequence, place: Place | None) -> None:
+        """Submit a sequence at a place; None leaves it to wait for one."""
+        self.leave(sequence)
+        sequence.is_moving, sequence.place = False, place
+        if place is None:
+            return
+        submit = sequence.submit
+        assert submit is not None, "it was prepared"
+        sequence.num_charged = len(submit.prompt_token_ids) + len(sequence.token_ids) + SEQUENCE_TOKENS
+        place.num_tokens += sequence.num_charged
+        scheduler = sequence.request.scheduler = place.address("scheduler")
+        now = self._frontend.clock.now()
+        submit = sequence.again(now, place.detokenizer, name) if sequence.was_sent else sequence.first(now)
+        self._frontend.tell(scheduler, submit)
+
+    def again(self, place: Place) -> None:
+        """Submit the sequences of a place once more: a new actor there may not know them."""
+        now = self._frontend.clock.now()
+        for name, sequence in self._sequences.items():
+            if sequence.place is place and sequence.is_submitted and not sequence.is_moving:
+                self._frontend.tell(place.address("scheduler"), sequence.again(now, place.detokenizer, name))
+
+    @staticmethod
+    def leave(sequence: OpenSequence) -> None:
+        """Take a sequence out of its place's count."""
+        if sequence.place is not None:
+            sequence.place.num_tokens -= sequence.num_charged
+        sequence.num_charged = 0
+
+    # Moves.
+
+    def came(self, peers: Peers) -> None:
+        """Use a place that may take requests now, for those that wait for one or whose place lacks an actor."""
+        if not peers.model.is_replicated or not any(place.is_open for place in peers.places.values()):
+            return
+        for name, sequence in list(self._of(peers, None).items()):
+            self._submit(name, sequence, self._choose(peers))
+        for place in list(peers.places.values()):
+            if not place.is_ready or place.draining >= MOVING:
+                self._move(peers, place)
+
+    def went(self, peers: Peers, place: Place, event: ActorDown) -> None:
+        """Move the requests of a place that has just lost an actor."""
+        if not peers.model.is_replicated or place.is_ready:
+            return
+        if role_of(event.address) == "scheduler":
+            moving = {name: one for name, one in self._of(peers, place).items() if one.is_moving}
+            self._resubmit(moving, peers)
+        died = role_of(event.address) == "executor" and event.reason != SWAPPED
+        self._move(peers, place, epoch=event.incarnation if died else 0)
+
+    def _of(self, peers: Peers, place: Place | None) -> dict[str, OpenSequence]:
+        return {
+            name: one
+            for name, one in self._sequences.items()
+            if one.place is place and one.request.peers is peers and one.is_submitted
+        }
+
+    def _move(self, peers: Peers, place: Place, epoch: int = 0) -> None:
+        """Move the requests of a place, if another takes any.
+
+        Args:
+            epoch: the incarnation of the executor whose death is the cause; 0 for another cause.
+        """
+        staying = {name: one for name, one in self._of(peers, place).items() if not one.is_moving}
+        others = [other for other in peers.places.values() if other is not place and other.is_open]
+        is_gone = peers.places.get(place.prefix) is not place
+        if not staying or not (others or is_gone):
+            return
+        scheduler, frontend = place.address("scheduler"), self._frontend.name
+        if place.answers_moves:
+            for sequence in staying.values():
+                sequence.is_moving = True
+            move = Move(frontend=frontend, request_ids=tuple(staying), epoch=epoch)
+            self._frontend.tell(scheduler, move)
+            return
+        if place.features("scheduler"):
+            self._frontend.tell(scheduler, Abort(frontend=frontend, request_ids=tuple(staying)))
+        self._resubmit(staying, peers)
+
+    def moved(self, peers: Peers, place: Place | None, message: Moved) -> None:
+        """Submit elsewhere the requests that a scheduler has ended for that."""
+        ended: dict[str, OpenSequence] = {}
+        columns = zip(message.request_ids, message.deaths.tolist(), message.died_at.tolist(), strict=True)
+        for name, deaths, died_at in columns:
+            sequence = self._sequences.get(name)
+            if sequence is not None and sequence.is_moving and sequence.place is place:
+                sequence.deaths, sequence.died_at = deaths, died_at
+                ended[name] = sequence
+        for name in message.unknown:
+            if (sequence := self._sequences.get(name)) is not None:
+                sequence.is_moving = False
+        self._resubmit(ended, peers)
+
+    def _resubmit(self, sequences: Mapping[str, OpenSequence], peers: Peers) -> None:
+        """Submit sequences elsewhere, each under a new wire id."""
+        for old, sequence in sequences.items():
+            del self._sequences[old]
+            name = self._new_id()
+            self._sequences[name] = sequence
+            sequence.request.wire_ids[sequence.sample] = name
+            self.num_moved += 1
+            self._submit(name, sequence, self._choose(peers))

@@ -1,0 +1,1 @@
+"""The router: advises frontends which replica of a model a request had best be submitted to."""

@@ -1,0 +1,144 @@
+"""The router's shell: follows the replicas of each model, and answers frontends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from pageant.actors.router.core import RouterCore
+from pageant.actors.router.policies import make_policy
+from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.address import EVERY_REPLICA, model_of, replica_of, role_of
+from pageant.protocol.arrays import int64
+from pageant.protocol.errors import PageantError
+from pageant.protocol.following import FollowBlocks
+from pageant.protocol.fronting import ServedModel
+from pageant.protocol.replicas import DRAINING
+from pageant.protocol.roles import ROUTER
+from pageant.protocol.routing import GetRouterStatistics, Load, Route, Routed, RouterStatistics
+from pageant.protocol.supervision import REMOVED, ActorChanged, ActorDown, ActorUp
+
+FOLLOW_SECONDS = 1e6
+"""The longest wait for an event of a block manager, which may have nothing to say for days."""
+TICKETS_PER_LIFE = 1 << 40
+BLOCKS, SCHEDULER = "blocks", "scheduler"
+
+
+class Router(Actor):
+    """Advises frontends where to submit requests."""
+
+    role = ROUTER
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        """Options of the router.
+
+        Attributes:
+            served: the models. The topology fills it in.
+            routing: who gets a request: `prefix` (the seconds until it is computed are fewest), `least` (the shortest
+                wait), `round_robin`, `tenant` (all of a tenant's to one), or `module:Class` of your own.
+        """
+
+        served: tuple[ServedModel, ...] = ()
+        routing: str = "prefix"
+
+        def __post_init__(self) -> None:
+            # A policy that cannot be made is refused before anything starts.
+            make_policy(self.routing)
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._cores: dict[str, RouterCore] = {}
+        # The tasks that follow each block manager, by its name.
+        self._following: dict[str, asyncio.Event] = {}
+        self._seconds = 0.0
+
+    async def on_start(self) -> None:
+        first = self.incarnation * TICKETS_PER_LIFE  # no ticket of a former life is ours
+        for model in self.options.served:
+            if model.is_replicated:
+                self._cores[model.replica] = RouterCore(make_policy(self.options.routing), first)
+                for role in (SCHEDULER, BLOCKS):
+                    self.watch(f"{model.replica}{EVERY_REPLICA}{role}")
+
+    def _core_of(self, name: str) -> RouterCore:
+        return self._cores[model_of(replica_of(name))]
+
+    # The replicas.
+
+    @receives
+    def peer_up(self, event: ActorUp) -> None:
+        """Route to a scheduler that is up; follow a block manager that is."""
+        prefix = replica_of(event.address)
+        if role_of(event.address) == SCHEDULER:
+            draining = bool(event.facts.get(DRAINING))
+            self._core_of(event.address).scheduler_up(prefix, event.incarnation, is_draining=draining)
+        else:
+            self._stop_following(event.address)
+            self._following[event.address] = over = asyncio.Event()
+            self.spawn(self._follow(event.address, prefix, over))
+
+    @receives
+    def peer_changed(self, event: ActorChanged) -> None:
+        """Take note of a replica that is being drained."""
+        if role_of(event.address) == SCHEDULER:
+            draining = bool(event.facts.get(DRAINING))
+            self._core_of(event.address).draining(replica_of(event.address), is_draining=draining)
+
+    @receives
+    def peer_down(self, event: ActorDown) -> None:
+        """Route nothing to a scheduler that is down; forget the blocks of a manager that is."""
+        core, prefix = self._core_of(event.address), replica_of(event.address)
+        if role_of(event.address) == SCHEDULER:
+            core.scheduler_down(prefix, event.incarnation)
+        else:
+            self._stop_following(event.address)
+            core.blocks_gone(prefix)
+        if event.reason == REMOVED:
+            core.remove(prefix)
+
+    def _stop_following(self, manager: str) -> None:
+        if (over := self._following.pop(manager, None)) is not None:
+            over.set()
+
+    async def _follow(self, manager: str, prefix: str, over: asyncio.Event) -> None:
+        """Take in a block manager's events, until its life is over."""
+        core = self._core_of(manager)
+        with contextlib.suppress(PageantError):  # it is down, or somebody's own that has no followers
+            async for events in self.stream(manager, FollowBlocks(tokens=False), FOLLOW_SECONDS):
+                if over.is_set():
+                    return
+                core.blocks_changed(prefix, events)
+
+    @receives
+    def loaded(self, load: Load) -> None:
+        """Take over a replica's work."""
+        core = self._cores.get(model_of(replica_of(self.sender)))
+        if core is not None:
+            core.loaded(replica_of(self.sender), self.sender_incarnation, load)
+
+    # Decisions.
+
+    @receives
+    def route(self, asked: Route) -> Routed:
+        """Return where requests had best be submitted."""
+        began = self.clock.now()
+        core = self._cores.get(asked.model)
+        if core is None:
+            return Routed(places=("",) * len(asked.lengths), tickets=int64([0] * len(asked.lengths)))
+        places, tickets = core.route(asked, began)
+        self._seconds += self.clock.now() - began
+        return Routed(places=tuple(places), tickets=int64(tickets))
+
+    @receives
+    def statistics(self, request: GetRouterStatistics) -> RouterStatistics:
+        """Return the counters of all models, and their replicas."""
+        cores = self._cores.values()
+        return RouterStatistics(
+            decisions=sum(core.decisions for core in cores),
+            seconds=self._seconds,
+            tokens=sum(core.tokens for core in cores),
+            hit_tokens=sum(core.hit_tokens for core in cores),
+            policy_failures=sum(core.policy_failures for core in cores),
+            replicas=dict(one for core in cores for one in core.replicas()),
+        )

@@ -1,0 +1,295 @@
+"""The router's core for one model: events of its replicas in, decisions out; no I/O, no clock.
+
+Times (`now`) are seconds of the shell's clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.router.index import PrefixIndex
+from pageant.actors.router.policies import ROW_TOKENS, Candidate, LeastLoaded, RoutedRequest, RoutingPolicy
+from pageant.protocol.block_names import block_names, full_blocks, root_name
+from pageant.protocol.following import BlockEvents
+from pageant.protocol.routing import Load, ReplicaLoad, Route
+
+RECENT_SECONDS = 10.0
+TICKET_SECONDS = 2.0
+"""Time for which a replica is charged with a request that its scheduler does not speak of: its frontend died."""
+SECONDS_PER_TOKEN = 1e-3
+"""Taken where no replica of the model has computed anything."""
+
+log = logging.getLogger("pageant.router")
+
+
+class Charge(NamedTuple):
+    """The work of a request that is on its way to a replica."""
+
+    tokens: int
+    at: float
+    """Seconds at which it was routed."""
+
+
+@dataclass(eq=False)
+class Replica:
+    """One replica of the model."""
+
+    name: str
+    bit: int
+    """Its place in bit masks."""
+    incarnation: int = 0
+    """The life of its scheduler that is up or was the last to be; loads of others are ignored."""
+    is_up: bool = False
+    """Its scheduler is up."""
+    is_draining: bool = False
+    load: Load | None = None
+    """The latest one of that life."""
+    charges: dict[int, Charge] = field(default_factory=dict)
+    """Requests that `load` does not contain, by ticket, the eldest first."""
+    charged_tokens: int = 0
+    """The sum of `charges`."""
+    requests: int = 0
+    recent: float = 0.0
+    """Tokens of the requests that were sent there; each counts less by e in `RECENT_SECONDS`."""
+    recent_at: float = 0.0
+    """Seconds at which `recent` was so."""
+
+    def charge(self, ticket: int, tokens: int, now: float) -> None:
+        """Add the work of a request, at `now` seconds."""
+        self.charges[ticket] = Charge(tokens, now)
+        self.charged_tokens += tokens
+        self.requests += 1
+        self.recent, self.recent_at = self.recent_tokens(now) + tokens + ROW_TOKENS, now
+
+    def recent_tokens(self, now: float) -> float:
+        """Return the tokens that were sent there lately, as of `now` seconds."""
+        return self.recent * math.exp((self.recent_at - now) / RECENT_SECONDS)
+
+    def settle(self, ticket: int) -> None:
+        """Take a charge away: the load contains it, or it never came."""
+        charge = self.charges.pop(ticket, None)
+        if charge is not None:
+            self.charged_tokens -= charge.tokens
+
+    def expire(self, now: float) -> None:
+        """Take away charges that are too old at `now` seconds."""
+        while self.charges:
+            ticket, charge = next(iter(self.charges.items()))
+            if charge.at + TICKET_SECONDS > now:
+                return
+            self.settle(ticket)
+
+    def forget_work(self) -> None:
+        """Start over with another life of the scheduler."""
+        self.load, self.charges, self.charged_tokens = None, {}, 0
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Return the tokens that are to be computed there, with what is on its way."""
+        return self.charged_tokens + (0 if self.load is None else self.load.waiting_tokens)
+
+    @property
+    def waiting(self) -> int:
+        """Return the requests that hold no memory there, with what is on its way."""
+        return len(self.charges) + (0 if self.load is None else self.load.waiting)
+
+    @property
+    def running(self) -> int:
+        """Return the requests that hold memory there."""
+        return 0 if self.load is None else self.load.running
+
+
+class RouterCore:
+    """State of the router for one model: its replicas with their work and cached blocks.
+
+    Args:
+        first_ticket: the number of the first ticket; lives of the router have different ones.
+    """
+
+    def __init__(self, policy: RoutingPolicy, first_ticket: int = 1) -> None:
+        self.policy = policy
+        self._fallback = LeastLoaded()
+        self._index = PrefixIndex()
+        self._replicas: dict[str, Replica] = {}
+        self._by_bit: dict[int, Replica] = {}
+        self._tickets = itertools.count(first_ticket)
+        self._block_size = 0  # 0 until a block manager has said it
+        self._has_complained = False
+        self.decisions = self.tokens = self.hit_tokens = self.policy_failures = 0
+
+    # The replicas.
+
+    def scheduler_up(self, name: str, incarnation: int, *, is_draining: bool = False) -> None:
+        """Take note of a replica's scheduler that is up."""
+        replica = self._replica(name)
+        if incarnation > replica.incarnation:
+            replica.forget_work()
+        replica.incarnation, replica.is_up, replica.is_draining = incarnation, True, is_draining
+
+    def scheduler_down(self, name: str, incarnation: int) -> None:
+        """Take note of a replica's scheduler that is down."""
+        replica = self._replicas.get(name)
+        if replica is not None and incarnation >= replica.incarnation:
+            replica.is_up = False
+            replica.forget_work()
+
+    def draining(self, name: str, *, is_draining: bool) -> None:
+        """Route no requests to a replica, or route to it again."""
+        if (replica := self._replicas.get(name)) is not None:
+            replica.is_draining = is_draining
+
+    def remove(self, name: str) -> None:
+        """Forget a replica that has left the topology."""
+        replica = self._replicas.pop(name, None)
+        if replica is not None:
+            self._index.reset(replica.bit)
+            del self._by_bit[replica.bit]
+
+    def blocks_changed(self, name: str, events: BlockEvents) -> None:
+        """Take note of blocks that a replica has stored or removed."""
+        replica = self._replica(name)
+        self._block_size = events.block_size
+        if events.reset:
+            self._index.reset(replica.bit)
+        for tier in {block.tier for block in events.removed}:
+            gone = [block.name for block in events.removed if block.tier == tier]
+            self._index.remove(replica.bit, gone, tier)
+        for tier in {block.tier for block in events.stored}:
+            self._index.store(replica.bit, [one.name for one in events.stored if one.tier == tier], tier)
+
+    def blocks_gone(self, name: str) -> None:
+        """Forget the blocks of a replica whose block manager is down."""
+        if (replica := self._replicas.get(name)) is not None:
+            self._index.reset(replica.bit)
+
+    def loaded(self, name: str, incarnation: int, load: Load) -> None:
+        """Take over a replica's work, and settle the charges that it contains."""
+        replica = self._replicas.get(name)
+        if replica is None or incarnation != replica.incarnation or not replica.is_up:
+            return  # of another life
+        replica.load = load
+        for ticket in load.seen.tolist():
+            replica.settle(ticket)
+
+    def _replica(self, name: str) -> Replica:
+        replica = self._replicas.get(name)
+        if replica is None:
+            bit = 1 << next(number for number in itertools.count() if 1 << number not in self._by_bit)
+            replica = self._replicas[name] = self._by_bit[bit] = Replica(name, bit)
+        return replica
+
+    # Decisions.
+
+    def route(self, asked: Route, now: float) -> tuple[list[str], list[int]]:
+        """Return where each request had best be submitted at `now` seconds ("" is nowhere), and the tickets."""
+        self._index.expire(now)
+        for replica in self._replicas.values():
+            replica.expire(now)
+        places, tickets, start = [], [], 0
+        for row, length in enumerate(asked.lengths.tolist()):
+            token_ids = asked.token_ids[start : start + length]
+            start += length
+            place, ticket = self._route(asked, row, token_ids, now)
+            places.append(place)
+            tickets.append(ticket)
+        return places, tickets
+
+    def _route(self, asked: Route, row: int, token_ids: npt.NDArray[np.int32], now: float) -> tuple[str, int]:
+        there = {one.bit: one for one in self._replicas.values() if one.is_up and not one.is_draining}
+        if not there:
+            return "", 0
+        names: list[bytes] = []
+        if not asked.has_embeddings[row]:
+            root = root_name(asked.salts[row], asked.extra_keys[row], asked.adapters[row])
+            names = self._names(root, token_ids)
+        depths, _ = self._index.match(iter(names), sum(there))
+        request = RoutedRequest(
+            num_tokens=len(token_ids),
+            max_tokens=int(asked.max_tokens[row]),
+            tenant=asked.tenants[row],
+            prefix=names[0] if names else b"",
+        )
+        usual = self._usual_seconds()
+        candidates = {
+            one.name: self._candidate(one, depths[bit], len(token_ids), usual, now)
+            for bit, one in there.items()
+        }
+        chosen = self._choose(request, candidates)
+        replica, cached = self._replicas[chosen.name], chosen.cached_tokens
+        ticket = next(self._tickets)
+        replica.charge(ticket, len(token_ids) - cached, now)
+        self._index.predict(replica.bit, names[depths[replica.bit] :], now)
+        self.decisions += 1
+        self.tokens += len(token_ids)
+        self.hit_tokens += cached
+        return chosen.name, ticket
+
+    def _names(self, root: bytes, token_ids: npt.NDArray[np.int32]) -> list[bytes]:
+        """Return the names of a prompt's full blocks. The last token is always computed, so that its block is none."""
+        if not self._block_size:
+            return []
+        blocks, _ = full_blocks(token_ids[:-1], self._block_size)
+        return block_names(root, blocks)
+
+    def _candidate(
+        self, replica: Replica, depth: int, num_tokens: int, usual: float, now: float
+    ) -> Candidate:
+        load = replica.load
+        seconds = usual if load is None or load.seconds_per_token <= 0 else load.seconds_per_token
+        return Candidate(
+            name=replica.name,
+            cached_tokens=min(depth * self._block_size, num_tokens),
+            waiting_tokens=replica.waiting_tokens,
+            running=replica.running + len(replica.charges),
+            requests=replica.requests,
+            seconds_per_token=seconds,
+            busy=replica.recent_tokens(now) * seconds / RECENT_SECONDS,
+        )
+
+    def _usual_seconds(self) -> float:
+        """Return the seconds of a token on a replica that has not measured any."""
+        known = [one.load.seconds_per_token for one in self._replicas.values() if one.load is not None]
+        known = [seconds for seconds in known if seconds > 0]
+        return sum(known) / len(known) if known else SECONDS_PER_TOKEN
+
+    def _choose(self, request: RoutedRequest, candidates: dict[str, Candidate]) -> Candidate:
+        """Ask the policy. Where it fails, the least laden replica is chosen; the first failure is logged."""
+        some = tuple(candidates.values())
+        try:
+            chosen = candidates[self.policy.choose(request, some).name]
+        except Exception as error:  # a policy may be anybody's
+            self.policy_failures += 1
+            if not self._has_complained:
+                self._has_complained = True
+                kind = type(self.policy).__qualname__
+                log.warning(
+                    "the routing policy %s chose no replica: %r; the least laden are taken", kind, error
+                )
+            chosen = self._fallback.choose(request, some)
+        return chosen
+
+    # Looking in.
+
+    def replicas(self) -> Iterator[tuple[str, ReplicaLoad]]:
+        """Yield each replica's prefix, and what is known of it."""
+        for name, one in self._replicas.items():
+            yield (
+                name,
+                ReplicaLoad(
+                    waiting_tokens=one.waiting_tokens,
+                    running=one.running,
+                    waiting=one.waiting,
+                    seconds_per_token=0.0 if one.load is None else one.load.seconds_per_token,
+                    blocks=self._index.count(one.bit),
+                    takes_requests=one.is_up and not one.is_draining,
+                    requests=one.requests,
+                ),
+            )

@@ -1,0 +1,82 @@
+"""How the router's core shares requests out, in model time (`cluster_model`)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.actors.router.cluster_model import Arrival, ModelCluster, prompt
+
+SEEDS = range(3)
+
+
+def arrivals(random: np.random.Generator, count: int, per_second: float, make) -> list[Arrival]:
+    times = np.cumsum(random.exponential(1 / per_second, count))
+    return [Arrival(float(at), *make(number)) for number, at in enumerate(times)]
+
+
+def shared_prefixes(seed: int) -> list[Arrival]:
+    """24 system prompts of 1,024 tokens, some much more wanted than others, for 900 requests."""
+    random = np.random.default_rng(seed)
+    prefixes = [prompt(random, [], 1024) for _ in range(24)]
+    weights = 1 / np.arange(1, 25) ** 0.7
+    wanted = random.choice(24, 900, p=weights / weights.sum())
+    return arrivals(
+        random,
+        900,
+        200.0,
+        lambda number: (prompt(random, prefixes[wanted[number]], 64), int(random.integers(8, 64))),
+    )
+
+
+def test_shared_prefixes_are_found_without_loss_of_balance():
+    worst = []
+    for seed in range(4):
+        asked = shared_prefixes(seed)
+        ours, in_turn = (
+            ModelCluster(routing, [1.0] * 4, 0.0, 600).run(asked) for routing in ("prefix", "round_robin")
+        )
+        assert ours.hit_tokens >= 1.9 * in_turn.hit_tokens and ours.late() < in_turn.late()
+        worst.append(max(ours.computed) / np.mean(ours.computed))
+    assert np.mean(worst) <= 1.2 and max(worst) <= 1.25
+
+
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+def test_a_herd_with_a_new_prefix_goes_to_two_replicas_at_most(delay):
+    random = np.random.default_rng(1)
+    prefix = prompt(random, [], 2000)
+    asked = [Arrival(0.0, prompt(random, prefix, 20), 4) for _ in range(100)]
+    cluster = ModelCluster("prefix", [1.0] * 4, delay).run(asked)
+    used = set(cluster.places)
+    own = sum(len(one.prompt) for one in asked) - 100 * 2000
+    assert len(used) <= 2
+    assert sum(cluster.computed) <= len(used) * 2000 + 100 * (36 + 4) + own
+
+
+@pytest.mark.parametrize("delay", [0.0, 1.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_burst_of_different_prompts_is_shared_out_evenly(seed, delay):
+    random = np.random.default_rng(seed)
+    asked = [
+        Arrival(0.01 * number / 64, prompt(random, [], int(random.integers(100, 900))), 4)
+        for number in range(64)
+    ]
+    cluster = ModelCluster("prefix", [1.0] * 4, delay).run(asked)
+    assert max(cluster.computed) <= 1.2 * np.mean(cluster.computed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_loads_that_are_a_second_late_are_no_reason_for_more_than_30_percent(seed):
+    random = np.random.default_rng(seed)
+    asked = arrivals(random, 400, 60.0, lambda _: (prompt(random, [], int(random.integers(100, 900))), 8))
+    cluster = ModelCluster("prefix", [1.0] * 4, 1.0).run(asked)
+    assert max(cluster.computed) <= 1.3 * np.mean(cluster.computed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_replica_that_is_half_as_fast_gets_about_half(seed):
+    random = np.random.default_rng(seed)
+    asked = arrivals(random, 800, 68.0, lambda _: (prompt(random, [], int(random.integers(200, 800))), 8))
+    cluster = ModelCluster("prefix", [1.0, 1.0, 1.0, 0.5]).run(asked)
+    *others, slow = cluster.computed
+    assert 0.4 <= slow / np.mean(others) <= 0.6
