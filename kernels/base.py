@@ -21,7 +21,9 @@ from pageant.kernels.quantized import QuantizedWeight, Weight
 from pageant.kernels.tiled import LinearWeight
 
 __all__ = [
+    "NO_BIASES",
     "AttentionBatch",
+    "ExpertBiases",
     "HeadNorms",
     "KVCache",
     "Kernels",
@@ -126,6 +128,15 @@ class HeadNorms:
     """Whether they are `wide_rms_norm`s."""
 
 
+class ExpertBiases(NamedTuple):
+    """Biases of the experts of a mixture, in the dtype of what they are added to; None is none."""
+
+    gate_up: Tensor | None = None
+    """[E, 2I]: gate first, then up."""
+    down: Tensor | None = None
+    """[E, N]."""
+
+
 class TokenMasks(NamedTuple):
     """Masks of the tokens that some rows of logits may sample."""
 
@@ -182,6 +193,9 @@ class TokenLogprobs(NamedTuple):
     """float32 [R, k]: theirs."""
 
 
+NO_BIASES = ExpertBiases()
+
+
 @runtime_checkable
 class Kernels(Protocol):
     """The functions of every backend. All tensors are on one device; nothing is mutated unless the method says
@@ -229,12 +243,14 @@ class Kernels(Protocol):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend from query [T, H, D] over the cached context; returns [T, H, D] in query's dtype.
 
         Query head h reads key head h // (H / Hkv). Scores are `scale * q.k`, then, with a softcap c,
-        `c * tanh(score / c)`; the softmax is in float32. A slot that no sequence of the batch attends
-        to is never read into a result, so it may hold anything, NaN included.
+        `c * tanh(score / c)`; the softmax is in float32. With sinks, float32 [H], the softmax of head h has one more
+        score, sinks[h], that of an entry whose value is zero (Xiao et al., 2023). A slot that no sequence of the batch
+        attends to is never read into a result, so it may hold anything, NaN included.
         """
         ...
 
@@ -316,8 +332,15 @@ class Kernels(Protocol):
         ...
 
     def act_and_mul(self, gate_up: Tensor, activation: str) -> Tensor:
-        """Return act(gate) * up, [T, I], of gate_up [T, 2I] of the same dtype; the activation is "silu", "gelu"
-        or "gelu_tanh".
+        """Return act(gate) * up, [T, I], of gate_up [T, 2I] of the same dtype; the activation is "silu", "gelu",
+        "gelu_tanh" or "clamped_swiglu" (see `clamped_swiglu`).
+        """
+        ...
+
+    def clamped_swiglu(self, gate_up: Tensor) -> Tensor:
+        """Return gate * sigmoid(1.702 gate) * (up + 1), [T, I], of gate_up [T, 2I] of the same dtype: gate first.
+
+        Gates are at most 7 first, and ups in [-7, 7], as gpt-oss has them. In float32, cast back once.
         """
         ...
 
@@ -347,13 +370,14 @@ class Kernels(Protocol):
         experts: Tensor,
         activation: str,
         *,
+        biases: ExpertBiases = NO_BIASES,
         unrounded: bool = False,
     ) -> Tensor:
         """Return the weighted sum of what each token's experts make of it, [T, N] in x's dtype.
 
         x is [T, N]; gate_up [E, 2I, N] and down [E, N, I] are the experts' stacked weights; weights and
-        experts [T, K] are `route`'s. An expert is down[e] @ (act(gate) * up), with the activation "silu",
-        "gelu" or "gelu_tanh". The sum over experts is in float32.
+        experts [T, K] are `route`'s. An expert is down[e] @ (act(gate) * up), with an activation of `act_and_mul`
+        and the biases of both products. The sum over experts is in float32.
 
         With `unrounded` it is the part of such a sum that some experts have: float32, in which what they make is not
         rounded either. A negative number in `experts` is an expert that is not here, and adds nothing.
@@ -371,7 +395,7 @@ class Kernels(Protocol):
     def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
         """Return act(gate) * up, [T, I] in x's dtype, of `linear` with weight [2I, N]: gate first, then up.
 
-        The activation is "silu", "gelu" or "gelu_tanh" (see `gelu`).
+        The activation is one of `act_and_mul`.
         """
         ...
 

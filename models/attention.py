@@ -37,6 +37,7 @@ class Attention:
         self._o = output_projection("o", weights, kernels, joint)
         self.projections = {"qkv": self._qkv, "o": self._o}
         self._scale, self._window, self._softcap = attention.scale, window, attention.softcap
+        self._sinks = weights["sinks.weight"] if attention.sinks else None
         self._norms = self._head_norms = None
         if attention.qk_norm == "projection":
             self._norms = [Norm(spec.norm, name, weights, kernels) for name in ("query_norm", "key_norm")]
@@ -66,7 +67,9 @@ class Attention:
         )
         if wanted is not None:
             query, batch = query[wanted.tokens], wanted.batch
-        attended = kernels.paged_attention(query, *kv_cache, batch, self._scale, self._window, self._softcap)
+        attended = kernels.paged_attention(
+            query, *kv_cache, batch, self._scale, self._window, self._softcap, self._sinks
+        )
         return self._o(attended.flatten(1))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pageant.models.names import Names
 from pageant.models.pooling import PoolingSpec, read_pooling, read_purpose
 from pageant.models.ready import QUANTISED, ReadyWeights, find_method
 from pageant.models.spec import DecoderSpec, ModelSpec
-from pageant.models.tensor_files import TensorInfo, read_header
+from pageant.models.tensor_files import TensorInfo, parts_of, read_header
 from pageant.models.weights import Place, Places
 
 __all__ = ["HEAD", "Checkpoint", "CheckpointError", "has_chat_template", "resolve"]
@@ -31,6 +31,8 @@ log = logging.getLogger("pageant.models")
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_EXPERTS_MAX = 1 << 14
+"""Parts of a stack; a file that says more is not taken at its word."""
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _MISMATCH = "Check that config.json and the weights belong together."
@@ -230,15 +232,28 @@ class Checkpoint:
         A tensor that several shards hold is read from the one that the index names. Reads headers, and no weight.
         """
         found: dict[str, TensorInfo] = {}
-        for name, info in self.saved_tensors.items():
-            known = name if self.names is None else self.names.canonical(name)
-            if known in found:
-                names = f"{found[known].name} and {name}"
-                raise CheckpointError(
-                    info.file, f"{names}, which are one tensor", "each tensor under one name", _MISMATCH
-                )
-            found[known] = info
+        for saved in self.saved_tensors.values():
+            for known, info in self._named(saved):
+                if known in found:
+                    names = f"{found[known].name} and {info.name}"
+                    raise CheckpointError(
+                        info.file, f"{names}, which are one tensor", "each tensor under one name", _MISMATCH
+                    )
+                found[known] = info
         return found
+
+    def _named(self, info: TensorInfo) -> Iterator[tuple[str, TensorInfo]]:
+        """Yield a saved tensor, or the parts of a stack of experts, by the names that the architecture has for them."""
+        if self.names is None:
+            yield info.name, info
+            return
+        known = self.names.canonical(info.name)
+        part = self.names.part_of_stack(known)
+        if part is None or not info.num_bytes or not 1 <= info.shape[0] <= _EXPERTS_MAX:
+            yield known, info
+            return
+        for expert, one in enumerate(parts_of(info)):
+            yield part.format(expert=expert), one
 
     @cached_property
     def saved_tensors(self) -> Mapping[str, TensorInfo]:

@@ -28,13 +28,15 @@ class Unsupported(Exception):
     """Error of a model that wants of its attention what ours does not do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Options:
     """Options of one call: how it wants its scores."""
 
     scale: float
     window: int | None
     softcap: float | None
+    sinks: Tensor | None = None
+    """[H] in the model's dtype: see `Kernels.paged_attention`."""
 
 
 class _Answerer(Protocol):
@@ -61,6 +63,7 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers calls it: query [1, H, T, D], key and value [1, Hkv, T, D], in the model's dtype.
@@ -72,7 +75,7 @@ def attend(
         raise Unsupported(f"its attention wants {', '.join(unknown) or 'a mask of its own'}")
     if is_causal is False or getattr(module, "is_causal", True) is False:
         raise Unsupported("its attention is not causal")
-    options = Options(scaling or query.shape[-1] ** -0.5, sliding_window or None, softcap)
+    options = Options(scaling or query.shape[-1] ** -0.5, sliding_window or None, softcap, s_aux)
     packed = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
     answerer: Any = module.pageant
     return answerer.answer(module.layer_idx, *packed, options)[None], None
@@ -94,8 +97,9 @@ class PagedStep:
         """
         batch, cache = self.layers[layer]
         self._kernels.write_kv(key, value, *cache, batch.slots)
+        sinks = None if options.sinks is None else options.sinks.float()
         return self._kernels.paged_attention(
-            query, *cache, batch, options.scale, options.window, options.softcap
+            query, *cache, batch, options.scale, options.window, options.softcap, sinks
         )
 
 

@@ -218,8 +218,7 @@ def _copy(decoder: NativeDecoder, tensor: Tensor, place: Place) -> None:
 
 def _matrix(tensor: Tensor, place: Place) -> Tensor:
     """A checkpoint's tensor as the decoder has it: [out, in]."""
-    rows = as_rows(tensor, place)
-    return rows.T if place.transposed else rows
+    return as_rows(tensor.T if place.transposed else tensor, place)
 
 
 class _Report:

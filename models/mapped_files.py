@@ -41,9 +41,9 @@ class MappedFiles:
         try:
             if info.file not in self._opened:
                 self._opened[info.file] = self._stack.enter_context(safe_open(info.file, framework="pt"))
-            tensor: Tensor = self._opened[info.file].get_tensor(info.name)
+            tensor: Tensor = self._opened[info.file].get_tensor(info.stack or info.name)
         except SafetensorError as error:
             raise CheckpointError(
                 info.file, str(error), "a safetensors file", "Download it again."
             ) from error
-        return tensor
+        return tensor if info.stack is None else tensor[info.number]

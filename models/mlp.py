@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import Kernels
+from pageant.kernels.base import ExpertBiases, Kernels
 from pageant.models.joint import Joint
 from pageant.models.projection import Projection, output_projection
 from pageant.models.sharding import segment_names
@@ -62,11 +62,12 @@ class MixtureOfExperts:
     def __init__(self, spec: MoESpec, weights: Weights, kernels: Kernels, joint: Joint | None = None) -> None:
         self._spec, self._joint = spec, joint
         self._kernels = kernels
-        self._router = weights["router.weight"]
-        self._segments = _stacks_of_experts(weights, joint)
+        self._router, self._router_bias = weights["router.weight"], weights.get("router.bias")
+        self._segments = _segments_of_experts(weights, joint)
         self.projections: dict[str, Projection] = {}
         self._shared: MLP | None = None
         if spec.shared_size is not None:
+            assert spec.activation != "clamped_swiglu", "no family has one in a shared expert"
             shared = MLPSpec(size=spec.shared_size, activation=spec.activation)
             self._shared = MLP(shared, weights, kernels, prefix="shared_", joint=joint)
             self._switch = weights["shared_switch.weight"]
@@ -75,14 +76,16 @@ class MixtureOfExperts:
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, hidden_size] for x [T, hidden_size]."""
         spec, kernels = self._spec, self._kernels
-        chosen = kernels.route(kernels.linear(x, self._router), spec.top_k, spec.normalise)
+        logits = kernels.linear(x, self._router, self._router_bias)
+        chosen = kernels.route(logits, spec.top_k, spec.normalise)
         if self._joint is None:
-            output = kernels.moe(x, *self._segments[0], *chosen, spec.activation)
+            stacks, biases = self._segments[0]
+            output = kernels.moe(x, *stacks, *chosen, spec.activation, biases=biases)
         else:
             output = self._joint.sum(
                 [
-                    kernels.moe(x, *stacks, *chosen, spec.activation, unrounded=True)
-                    for stacks in self._segments
+                    kernels.moe(x, *stacks, *chosen, spec.activation, biases=biases, unrounded=True)
+                    for stacks, biases in self._segments
                 ],
                 x.dtype,
             )
@@ -91,8 +94,19 @@ class MixtureOfExperts:
         return output
 
 
-def _stacks_of_experts(weights: Weights, joint: Joint | None) -> list[tuple[Any, Any]]:
-    """Return the experts' stacked weights into and out of their inner layers, for each segment of sums."""
+def _segments_of_experts(weights: Weights, joint: Joint | None) -> list[tuple[tuple[Any, Any], ExpertBiases]]:
+    """Return the experts' stacked weights into and out of their inner layers, and biases, for each segment of sums.
+
+    The biases of sums are added once, by the first segment of all ranks.
+    """
     segments = 1 if joint is None else joint.segments
-    into, out = (segment_names(name, segments) for name in ("expert_gate_up.weight", "expert_down.weight"))
-    return [(weights[one], weights[other]) for one, other in zip(into, out, strict=True)]
+    names = ("expert_gate_up.weight", "expert_down.weight", "expert_gate_up.bias")
+    into, out, bias = (segment_names(name, segments) for name in names)
+    first = weights.get("expert_down.bias") if joint is None or joint.rank == 0 else None
+    return [
+        (
+            (weights[into[number]], weights[out[number]]),
+            ExpertBiases(weights.get(bias[number]), None if number else first),
+        )
+        for number in range(segments)
+    ]

@@ -6,6 +6,7 @@ Besides the modules of `weights`, a name on our side may be a part of one:
     query, key, value         rows of `qkv`           qkv_by_head     all of `qkv`, interleaved by head
     gate, up                  rows of `gate_up`, if gated
     expert_gate, expert_up    rows of one expert in `expert_gate_up`
+    expert_gate_and_up        all of them, a row of gate and one of up in turn
     shared_gate, shared_up    rows of `shared_gate_up`
 """
 
@@ -40,8 +41,13 @@ class Names:
     """How the names of superfluous tensors end: constants that older exports saved among the weights."""
     ignored_modules: tuple[str, ...] = ()
     """How the canonical names of superfluous tensors begin: heads that are not used."""
+    stacks: Mapping[str, str] = field(default_factory=dict)
+    """Ways in which names of tensors end that hold all experts of a layer, [experts, ...], each with the way in which
+    the name of one expert's part ends: with "{expert}" for its number."""
     transposed: bool = False
     """Whether the layers' matrices are saved as [in, out]."""
+    transposed_experts: bool = False
+    """Whether those of experts are."""
     rotates_pairs: bool = False
     """Whether rows of queries and keys are saved so that those which are turned together are neighbours."""
     norm_offset: float = 0.0
@@ -56,6 +62,16 @@ class Names:
             if name.startswith(theirs):
                 return ours + name.removeprefix(theirs)
         return name
+
+    def part_of_stack(self, name: str) -> str | None:
+        """Return the name of one expert's part of a stack, with "{expert}" for its number; None: it is no stack.
+
+        name: a canonical one.
+        """
+        for stack, part in self.stacks.items():
+            if name.endswith(stack):
+                return name.removesuffix(stack) + part
+        return None
 
     def without_prefix(self) -> Names:
         """Return the same for checkpoints of the model alone, which leave out the prefix that one with a head has."""
@@ -92,7 +108,11 @@ class Names:
             experts, shape = range(shape[0]), shape[1:]
         if part is not None:
             shape = (part.rows, *shape[1:])
-        transposed = self.transposed and layer is not None and len(shape) == 2
+        is_transposed = self.transposed or (self.transposed_experts and "{expert}" in theirs)
+        transposed = is_transposed and layer is not None and len(shape) == 2
+        paired_heads = None
+        if part is not None:
+            paired_heads = 1 if part.in_pairs else part.heads if self.rotates_pairs else None
         for expert in experts:
             yield (
                 theirs.format(expert=expert),
@@ -104,7 +124,7 @@ class Names:
                     expert=expert,
                     transposed=transposed,
                     interleaved_heads=part.interleaved_heads if part is not None else None,
-                    paired_heads=part.heads if part is not None and self.rotates_pairs else None,
+                    paired_heads=paired_heads,
                     plus=self.norm_offset if name.endswith("norm.weight") else 0.0,
                 ),
             )

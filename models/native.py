@@ -311,6 +311,8 @@ class NativeDecoder:
 
 def _of_segment(name: str, shape: tuple[int, ...], segments: int) -> tuple[int, ...]:
     """Return the shape of one segment of a tensor: fewer rows of what feeds experts, else fewer inputs."""
+    if name == "expert_gate_up.bias":
+        return (*shape[:-1], shape[-1] // segments)
     *outer, rows, inputs = shape
     if name.startswith("expert_gate_up"):
         return (*outer, rows // segments, inputs)

@@ -32,8 +32,11 @@ def view_of(whole: LinearWeight, place: Place) -> LinearWeight:
 
 def fill_plain(view: Tensor, tensor: Tensor, place: Place) -> None:
     """Copy a checkpoint's tensor [*place.shape] into its view, cast on the way. Mutates view, which has any dtype."""
-    rows = tensor if place.paired_heads is None else as_rows(tensor, place)
-    view.copy_(rows.view(view.shape))
+    if place.paired_heads is None:
+        view.copy_(tensor.view(view.shape))
+    else:
+        rows = as_rows(tensor.T if place.transposed else tensor, place)
+        view.copy_(rows.T if place.transposed else rows)
     if place.plus:
         view.add_(place.plus)
 

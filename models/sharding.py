@@ -104,13 +104,17 @@ def _scattered_inputs(checkpoint: Checkpoint) -> str:
     return ""
 
 
-_SEGMENTED = frozenset({"o", "down", "shared_down", "expert_gate_up", "expert_down"})
+_SEGMENTED = frozenset(
+    {
+        *("o.weight", "down.weight", "shared_down.weight", "expert_down.weight"),
+        *("expert_gate_up.weight", "expert_gate_up.bias"),
+    }
+)
 
 
 def is_segmented(name: str) -> bool:
     """Tell whether each segment of a tensor is a weight of its own: of sums over inputs, and what feeds experts'."""
-    module, _, kind = name.rpartition(".")
-    return kind == "weight" and module in _SEGMENTED
+    return name in _SEGMENTED
 
 
 def segment_name(name: str, segment: int) -> str:
@@ -248,8 +252,8 @@ def _pieces(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
     if ranges is None:
         yield Piece((0, rows), columns, _smaller(place, place.row, rows, columns, shard))
         return
-    if place.interleaved_heads is not None:
-        start, stop = shard.part(rows)
+    if place.interleaved_heads is not None or (place.paired_heads is not None and module != "qkv"):
+        start, stop = shard.part(rows)  # which are together here, and apart in the decoder
         yield Piece((start, stop), columns, _smaller(place, 0, stop - start, columns, shard))
         return
     local = 0
@@ -278,7 +282,7 @@ def _smaller(place: Place, row: int, rows: int, columns: Range | None, shard: Sh
         shape=shape,
         row=row,
         interleaved_heads=None if heads is None else heads // shard.ranks,
-        paired_heads=None if paired is None else paired * rows // whole,
+        paired_heads=None if paired is None else max(1, paired * rows // whole),
     )
 
 
@@ -289,6 +293,8 @@ def _row_ranges(spec: DecoderSpec, shard: Shard, place: Place, module: str) -> l
         return [(start, stop)]
     if module == "qkv":
         return _qkv_ranges(spec.attention, shard)
+    if module == "sinks":
+        return [shard.part(spec.attention.num_heads)]
     size = _inner_size(spec, place, module)
     if size is None:
         return None

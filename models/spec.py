@@ -9,6 +9,7 @@ __all__ = [
     "Activation",
     "AttentionSpec",
     "DecoderSpec",
+    "ExpertActivation",
     "LayerSpec",
     "LinearScaling",
     "Llama3Scaling",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
+ExpertActivation = Activation | Literal["clamped_swiglu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,8 @@ class AttentionSpec:
     """What a score is multiplied by."""
     softcap: float | None = None
     """Scores are bent into (-softcap, softcap) by a tanh (Gemma 2)."""
+    sinks: bool = False
+    """Whether each query head has a learned score of an entry without a value (gpt-oss)."""
     qkv_bias: bool = False
     o_bias: bool = False
     qk_norm: Literal["head", "projection"] | None = None
@@ -139,7 +143,7 @@ class MLPSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoESpec:
-    """A mixture of gated experts without biases: each token goes to `top_k` of them."""
+    """A mixture of gated experts: each token goes to `top_k` of them."""
 
     num_experts: int
     top_k: int
@@ -147,7 +151,9 @@ class MoESpec:
     """Inner size of one expert."""
     normalise: bool
     """Whether the chosen experts' probabilities are scaled to sum to one."""
-    activation: Activation = "silu"
+    activation: ExpertActivation = "silu"
+    bias: bool = False
+    """Whether the router and both products of experts have biases."""
     shared_size: int | None = None
     """Inner size of an expert that every token goes to, times the sigmoid of a gate of its own."""
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from pageant.models.errors import CheckpointError
 
-__all__ = ["TensorInfo", "element_bytes", "read_header", "read_values"]
+__all__ = ["TensorInfo", "element_bytes", "parts_of", "read_header", "read_values"]
 
 _HEADER_BYTES_MAX = 100_000_000  # the format's own limit
 _DIMENSIONS_MAX = 16
@@ -60,11 +60,28 @@ class TensorInfo:
     num_bytes: int
     offset: int = 0
     """The tensor's first byte, counted from the start of the file."""
+    stack: str | None = None
+    """The tensor in the file, [parts, *shape], of which this is one part; None is the tensor that has the name."""
+    number: int = 0
+    """Which part of it."""
 
 
 def element_bytes(dtype: str) -> int:
     """Return the bytes of one element of a dtype, by the format's name."""
     return np.dtype(_NUMPY[dtype]).itemsize
+
+
+def parts_of(info: TensorInfo) -> list[TensorInfo]:
+    """Return the parts of a stack [parts, ...], each with its number behind its name."""
+    count = info.shape[0]
+    each = info.num_bytes // count
+    return [
+        TensorInfo(
+            *(info.file, f"{info.name}[{number}]", info.dtype, info.shape[1:], each),
+            *(info.offset + number * each, info.name, number),
+        )
+        for number in range(count)
+    ]
 
 
 def read_values(info: TensorInfo) -> npt.NDArray[Any]:

@@ -47,7 +47,8 @@ class Place:
     interleaved_heads: int | None = None
     """The checkpoint's rows are each head's query, key and value in turn, for so many heads."""
     paired_heads: int | None = None
-    """Each of so many heads has its rows in pairs: the first of its one half, the first of its other, and so on."""
+    """Each of so many heads has its rows in pairs: the first of its one half, the first of its other, and so on. Gates
+    and ups that are saved in turn are one such head."""
     plus: float = 0.0
     """What is added to the checkpoint's values."""
 
@@ -72,6 +73,8 @@ class Part:
     interleaved_heads: int | None = None
     heads: int | None = None
     """Heads that are turned by their positions, where these rows are such."""
+    in_pairs: bool = False
+    """Whether the checkpoint has the rows of the part's two halves in turn."""
 
 
 Places = Mapping[str, Place]
@@ -125,7 +128,7 @@ def layer_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, Part]:
 
 def is_float32(spec: DecoderSpec, name: str) -> bool:
     """Tell whether a tensor is kept in float32 whatever the model's dtype."""
-    return spec.norm.kind == "wide_rms" and "norm." in name
+    return name == "sinks.weight" or (spec.norm.kind == "wide_rms" and "norm." in name)
 
 
 def _norm(spec: DecoderSpec, name: str, size: int) -> Shapes:
@@ -156,9 +159,9 @@ def _linear(name: str, rows: int, columns: int, bias: bool) -> Shapes:
 
 def _attention(spec: AttentionSpec, hidden_size: int) -> Shapes:
     qkv_size = spec.query_size + 2 * spec.kv_size
-    return _linear("qkv", qkv_size, hidden_size, spec.qkv_bias) | _linear(
-        "o", hidden_size, spec.query_size, spec.o_bias
-    )
+    shapes = _linear("qkv", qkv_size, hidden_size, spec.qkv_bias)
+    shapes |= _linear("o", hidden_size, spec.query_size, spec.o_bias)
+    return shapes | {"sinks.weight": (spec.num_heads,)} if spec.sinks else shapes
 
 
 def _mlp(spec: MLPSpec, hidden_size: int, prefix: str = "") -> Shapes:
@@ -174,6 +177,12 @@ def _moe(spec: MoESpec, hidden_size: int) -> Shapes:
         "expert_gate_up.weight": (spec.num_experts, 2 * spec.size, hidden_size),
         "expert_down.weight": (spec.num_experts, hidden_size, spec.size),
     }
+    if spec.bias:
+        shapes |= {
+            "router.bias": (spec.num_experts,),
+            "expert_gate_up.bias": (spec.num_experts, 2 * spec.size),
+            "expert_down.bias": (spec.num_experts, hidden_size),
+        }
     if spec.shared_size is None:
         return shapes
     shared = _mlp(MLPSpec(size=spec.shared_size), hidden_size, prefix="shared_")
@@ -182,4 +191,8 @@ def _moe(spec: MoESpec, hidden_size: int) -> Shapes:
 
 def _gate_and_up(prefix: str, size: int) -> dict[str, Part]:
     module = f"{prefix}gate_up"
-    return {f"{prefix}gate": Part(module, 0, size), f"{prefix}up": Part(module, size, size)}
+    return {
+        f"{prefix}gate": Part(module, 0, size),
+        f"{prefix}up": Part(module, size, size),
+        f"{prefix}gate_and_up": Part(module, 0, 2 * size, in_pairs=True),
+    }

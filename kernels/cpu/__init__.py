@@ -55,11 +55,14 @@ class CpuKernels(WeightKernels):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """See `Kernels.paged_attention`."""
         functions = self._functions.get(query.dtype)
         if functions is None:
-            return super().paged_attention(query, key_cache, value_cache, batch, scale, window, softcap)
+            return super().paged_attention(
+                query, key_cache, value_cache, batch, scale, window, softcap, sinks
+            )
         places = batch.derived.get("cpu")
         if places is None:
             places = batch.derived["cpu"] = (
@@ -87,6 +90,7 @@ class CpuKernels(WeightKernels):
             key_cache.shape[2],
             window or 0,
             _KV_FORMATS.get(key_cache.dtype, 0),
+            None if sinks is None else sinks.data_ptr(),
             scale,
             softcap or 0.0,
         )
@@ -217,6 +221,13 @@ class CpuKernels(WeightKernels):
         if functions is None:
             return super().gelu_and_mul(gate_up, tanh)
         return self._act_and_mul(functions.gelu_tanh_and_mul if tanh else functions.gelu_and_mul, gate_up)
+
+    def clamped_swiglu(self, gate_up: Tensor) -> Tensor:
+        """See `Kernels.clamped_swiglu`."""
+        functions = self._functions.get(gate_up.dtype)
+        if functions is None:
+            return super().clamped_swiglu(gate_up)
+        return self._act_and_mul(functions.clamped_swiglu, gate_up)
 
     def gelu(self, x: Tensor, tanh: bool) -> Tensor:
         """See `Kernels.gelu`."""

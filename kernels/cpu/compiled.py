@@ -16,7 +16,7 @@ from pageant.kernels.reference import ReferenceKernels
 __all__ = ["ACTIVATIONS", "CompiledKernels"]
 
 # The library's numbers of activations.
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "clamped_swiglu": 3}
 
 _ALL = 1 << 62
 # Results with so many numbers or more are in memory that is reused.

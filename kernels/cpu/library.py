@@ -27,12 +27,13 @@ _TYPED: dict[str, list[Any]] = {
     "embed": [_WORD] * 9,
     "gather_columns": [_WORD] * 6,
     "quantize": [_WORD] * 8,
-    "attention": [_WORD] * 19 + [_REAL] * 2,
+    "attention": [_WORD] * 20 + [_REAL] * 2,
     **{name: [_WORD] * 8 + [_REAL] for name in ("rms_norm", "wide_rms_norm", "layer_norm")},
     **{name: [_WORD] * 11 + [_REAL] for name in ("add_rms_norm", "add_wide_rms_norm", "add_layer_norm")},
     **{f"{name}{mul}": [_WORD] * 6 for name in ("silu", "gelu", "gelu_tanh") for mul in ("", "_and_mul")},
+    "clamped_swiglu": [_WORD] * 6,
     "rope_and_write_kv": [_WORD] * 21 + [_REAL],
-    "moe": [_WORD] * 19,
+    "moe": [_WORD] * 21,
     "route": [_WORD] * 8,
 }
 # Functions of a group of ranks, with what they return.

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pageant.kernels.base import NeededLogits
+from pageant.kernels.base import NO_BIASES, ExpertBiases, NeededLogits
 from pageant.kernels.cpu.compiled import ACTIVATIONS
 from pageant.kernels.cpu.products import (
     expert_weights,
@@ -60,7 +60,8 @@ class WeightKernels(ScreeningKernels):
     def gated_linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None, activation: str) -> Tensor:
         """See `Kernels.gated_linear`."""
         rows, number = x.shape[0], ACTIVATIONS[activation]
-        if x.dtype == torch.bfloat16 and self._gates_at_once(weight, rows):
+        of_gate_alone = activation != "clamped_swiglu"  # which no product is fused with
+        if x.dtype == torch.bfloat16 and of_gate_alone and self._gates_at_once(weight, rows):
             y = self._empty_padded(x.dtype, rows, weight.shape[0] // 2)
             if isinstance(weight, TiledWeight):
                 tiled_gated_product(self._library, x, weight, bias, y, number)
@@ -195,6 +196,7 @@ class WeightKernels(ScreeningKernels):
         experts: Tensor,
         activation: str,
         *,
+        biases: ExpertBiases = NO_BIASES,
         unrounded: bool = False,
     ) -> Tensor:
         """See `Kernels.moe`."""
@@ -205,7 +207,9 @@ class WeightKernels(ScreeningKernels):
                 gate_up, down = gate_up.in_rows(), down.in_rows()
         ours = expert_weights(gate_up, down)
         if functions is None or ours is None:
-            return super().moe(x, gate_up, down, weights, experts, activation, unrounded=unrounded)
+            return super().moe(
+                x, gate_up, down, weights, experts, activation, biases=biases, unrounded=unrounded
+            )
         tokens, hidden = x.shape
         y = self._empty(torch.float32 if unrounded else x.dtype, tokens, hidden)
         functions.moe(
@@ -213,6 +217,7 @@ class WeightKernels(ScreeningKernels):
             x.stride(0),
             *ours,
             self.rows_alike,
+            *(None if bias is None else bias.data_ptr() for bias in biases),
             weights.data_ptr(),
             experts.data_ptr(),
             *((None, y.data_ptr()) if unrounded else (y.data_ptr(), None)),

@@ -19,7 +19,14 @@ from pageant.kernels.reference.norms import (
     rms_norm,
     wide_rms_norm,
 )
-from pageant.kernels.reference.pointwise import gather_columns, gelu, gelu_and_mul, rope, silu_and_mul
+from pageant.kernels.reference.pointwise import (
+    clamped_swiglu,
+    gather_columns,
+    gelu,
+    gelu_and_mul,
+    rope,
+    silu_and_mul,
+)
 from pageant.kernels.reference.products import embed, linear, logits
 from pageant.kernels.reference.sampling import mask_logits, sample, top_logprobs
 from pageant.kernels.tiled import LinearWeight
@@ -51,6 +58,7 @@ class ReferenceKernels:
     rope = staticmethod(rope)
     silu_and_mul = staticmethod(silu_and_mul)
     gelu_and_mul = staticmethod(gelu_and_mul)
+    clamped_swiglu = staticmethod(clamped_swiglu)
     gelu = staticmethod(gelu)
     gather_columns = staticmethod(gather_columns)
     route = staticmethod(route)
@@ -72,6 +80,8 @@ class ReferenceKernels:
         """See `Kernels.act_and_mul`."""
         if activation == "silu":
             return self.silu_and_mul(gate_up)
+        if activation == "clamped_swiglu":
+            return self.clamped_swiglu(gate_up)
         return self.gelu_and_mul(gate_up, tanh=activation == "gelu_tanh")
 
     def rope_and_write_kv(

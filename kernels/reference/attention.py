@@ -46,6 +46,20 @@ class _Plan:
     chunks: list[_Chunk]
 
 
+@dataclass(frozen=True, eq=False)
+class _Scores:
+    """What is made of the products of queries and keys; see `Kernels.paged_attention`."""
+
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+
+    @property
+    def are_plain(self) -> bool:
+        """Tell whether torch's own attention computes with them."""
+        return self.softcap is None and self.sinks is None
+
+
 def paged_attention(
     query: Tensor,
     key_cache: Tensor,
@@ -54,18 +68,18 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See `Kernels.paged_attention`."""
+    scores = _Scores(scale, softcap, sinks)
     plan = _plan(batch, window, block_size=key_cache.shape[2])
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if plan.decodes is not None:
         output[plan.decodes.tokens] = _attend_decodes(
-            query[plan.decodes.tokens], key_cache, value_cache, plan.decodes, scale, softcap
+            query[plan.decodes.tokens], key_cache, value_cache, plan.decodes, scores
         )
     for chunk in plan.chunks:
-        output[chunk.tokens] = _attend_chunk(
-            query[chunk.tokens], key_cache, value_cache, chunk, scale, softcap
-        )
+        output[chunk.tokens] = _attend_chunk(query[chunk.tokens], key_cache, value_cache, chunk, scores)
     return output
 
 
@@ -74,18 +88,20 @@ def _attend_decodes(
     key_cache: Tensor,
     value_cache: Tensor,
     decodes: _Decodes,
-    scale: float,
-    softcap: float | None,
+    scores: _Scores,
 ) -> Tensor:
     """Query [n, H, D] to [n, H, D]: a group's query heads stand where a chunk's tokens would."""
     num_kv_heads = key_cache.shape[1]
     grouped = query.view(query.shape[0], num_kv_heads, -1, query.shape[2])  # [n, Hkv, H / Hkv, D]
     keys = _gather(key_cache, decodes, query.dtype)
     values = _gather(value_cache, decodes, query.dtype)
-    if softcap is None:
-        attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=decodes.mask, scale=scale)
+    if scores.are_plain:
+        attended = F.scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=decodes.mask, scale=scores.scale
+        )
     else:
-        attended = _capped_attention(grouped, keys, values, decodes.mask, scale, softcap)
+        sinks = None if scores.sinks is None else scores.sinks.view(num_kv_heads, -1)
+        attended = _attention(grouped, keys, values, decodes.mask, scores, sinks)
     return attended.flatten(1, 2)
 
 
@@ -103,7 +119,7 @@ def _gather(cache: Tensor, decodes: _Decodes, dtype: torch.dtype) -> Tensor:
 
 
 def _attend_chunk(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, chunk: _Chunk, scale: float, softcap: float | None
+    query: Tensor, key_cache: Tensor, value_cache: Tensor, chunk: _Chunk, scores: _Scores
 ) -> Tensor:
     """Query [tokens, H, D] to [tokens, H, D]."""
     query = query.transpose(0, 1)[None]  # [1, H, tokens, D]
@@ -111,20 +127,21 @@ def _attend_chunk(
         _select(cache, chunk.blocks, query.dtype).transpose(0, 1).flatten(1, 2)[None, :, chunk.entries]
         for cache in (key_cache, value_cache)
     )  # [1, Hkv, L, D]
-    if softcap is None:
+    if scores.are_plain:
         attended = F.scaled_dot_product_attention(
             query,
             keys,
             values,
             attn_mask=chunk.mask,
             is_causal=chunk.mask is None,
-            scale=scale,
+            scale=scores.scale,
             enable_gqa=query.shape[1] != keys.shape[1],
         )
     else:
         groups = query.shape[1] // keys.shape[1]
         keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
-        attended = _capped_attention(query, keys, values, _causal(chunk, query.device), scale, softcap)
+        sinks = None if scores.sinks is None else scores.sinks[:, None]
+        attended = _attention(query, keys, values, _causal(chunk, query.device), scores, sinks)
     return attended[0].transpose(0, 1)
 
 
@@ -143,13 +160,17 @@ def _causal(chunk: _Chunk, device: torch.device) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
-def _capped_attention(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, softcap: float
+def _attention(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, of: _Scores, sinks: Tensor | None
 ) -> Tensor:
-    """Attention with soft-capped scores, as Gemma 2 has it: query [n, H, m, D], keys [n, H, L, D]."""
-    scores = (query @ keys.transpose(-1, -2)).float() * scale
-    scores = softcap * torch.tanh(scores / softcap)
-    weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)
+    """Attend with a soft cap (Gemma 2) or sinks (gpt-oss): query [n, H, m, D], keys [n, H, L, D], sinks [H, m or 1]."""
+    scores = (query @ keys.transpose(-1, -2)).float() * of.scale
+    if of.softcap is not None:
+        scores = of.softcap * torch.tanh(scores / of.softcap)
+    scores = scores.masked_fill(~mask, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[..., None].expand(*scores.shape[:-1], 1)), dim=-1)
+    weights = scores.softmax(dim=-1)[..., : keys.shape[-2]]
     return weights.to(values.dtype) @ values
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pageant.kernels.base import NO_BIASES, ExpertBiases
 from pageant.kernels.quantized import Weight
-from pageant.kernels.reference.pointwise import gelu_and_mul, silu_and_mul
+from pageant.kernels.reference.pointwise import clamped_swiglu, gelu_and_mul, silu_and_mul
 from pageant.kernels.reference.products import linear, logits
 
 __all__ = ["moe", "route"]
@@ -17,6 +18,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu_and_mul,
     "gelu": lambda gate_up: gelu_and_mul(gate_up, tanh=False),
     "gelu_tanh": lambda gate_up: gelu_and_mul(gate_up, tanh=True),
+    "clamped_swiglu": clamped_swiglu,
 }
 
 
@@ -38,6 +40,7 @@ def moe(
     experts: Tensor,
     activation: str,
     *,
+    biases: ExpertBiases = NO_BIASES,
     unrounded: bool = False,
 ) -> Tensor:
     """See `Kernels.moe`. Tokens are grouped by expert, so that each chosen expert is one product.
@@ -49,11 +52,20 @@ def moe(
     is_here = experts.flatten() >= 0
     order = order[is_here[order]]
     counts = torch.bincount(experts.flatten()[is_here], minlength=gate_up.shape[0]).tolist()
-    multiply = logits if unrounded else linear
     output = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert, places in enumerate(torch.split_with_sizes(order, counts)):
         if len(places):
             tokens = places // top_k
-            made = multiply(act(linear(x[tokens], gate_up[expert])), down[expert])
+            acted = act(linear(x[tokens], gate_up[expert], _of(biases.gate_up, expert)))
+            bias = _of(biases.down, expert)
+            if unrounded:
+                made = logits(acted, down[expert])
+                made = made if bias is None else made + bias
+            else:
+                made = linear(acted, down[expert], bias)
             output.index_add_(0, tokens, made * weights.flatten()[places, None])
     return output if unrounded else output.to(x.dtype)
+
+
+def _of(bias: Tensor | None, expert: int) -> Tensor | None:
+    return None if bias is None else bias[expert]

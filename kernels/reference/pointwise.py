@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["gather_columns", "gelu", "gelu_and_mul", "rope", "silu_and_mul"]
+__all__ = ["clamped_swiglu", "gather_columns", "gelu", "gelu_and_mul", "rope", "silu_and_mul"]
 
 
 def rope(query: Tensor, key: Tensor, cos_sin_cache: Tensor, positions: Tensor) -> None:
@@ -33,6 +33,13 @@ def gelu_and_mul(gate_up: Tensor, tanh: bool) -> Tensor:
     """See `Kernels.gelu_and_mul`."""
     gate, up = gate_up.chunk(2, dim=-1)
     return gelu(gate, tanh).mul_(up)
+
+
+def clamped_swiglu(gate_up: Tensor) -> Tensor:
+    """See `Kernels.clamped_swiglu`."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+    return (gate * torch.sigmoid(1.702 * gate) * (up + 1)).to(gate_up.dtype)
 
 
 def gelu(x: Tensor, tanh: bool) -> Tensor:

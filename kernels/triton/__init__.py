@@ -29,7 +29,7 @@ from pageant.kernels.triton.norms import (
     rms_norm,
     wide_rms_norm,
 )
-from pageant.kernels.triton.pointwise import gelu, gelu_and_mul, silu_and_mul
+from pageant.kernels.triton.pointwise import clamped_swiglu, gelu, gelu_and_mul, silu_and_mul
 from pageant.kernels.triton.products import linear, logits
 from pageant.kernels.triton.sampling import sample
 
@@ -58,6 +58,7 @@ class TritonKernels(ReferenceKernels):
     rope_and_write_kv = staticmethod(rope_and_write_kv)
     silu_and_mul = staticmethod(silu_and_mul)
     gelu_and_mul = staticmethod(gelu_and_mul)
+    clamped_swiglu = staticmethod(clamped_swiglu)
     gelu = staticmethod(gelu)
     route = staticmethod(route)
     moe = staticmethod(moe)

@@ -40,6 +40,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See `Kernels.paged_attention`."""
     tokens, heads, head_dim = query.shape
@@ -51,7 +52,7 @@ def paged_attention(
     factor, cap = (
         (scale / softcap, softcap * math.log2(math.e)) if softcap else (scale * math.log2(math.e), 0.0)
     )
-    arguments = (query, key_cache, value_cache, output, batch, factor, cap, window, kv_format)
+    arguments = (query, key_cache, value_cache, output, batch, factor, cap, window, kv_format, sinks)
     most = min(_SHORT_MAX, max(1, _SHORT_ROWS_MAX * key_cache.shape[1] // heads))
     short = next_power_of_2(max(1, batch.max_query_length))  # each is a variant of the kernel
     short = short if short <= most else 1
@@ -73,6 +74,7 @@ def _decode(
     cap: float,
     window: int | None,
     kv_format: str,
+    sinks: Tensor | None,
     *,
     short: int,
 ) -> None:
@@ -96,6 +98,7 @@ def _decode(
         batch.block_tables,
         batch.positions,
         batch.ancestors,
+        sinks,
         query.stride(0),
         batch.block_tables.stride(0),
         factor,
@@ -106,6 +109,7 @@ def _decode(
         SPLIT=splits > 1,
         TREES=batch.ancestors is not None,
         FORMAT=kv_format,
+        SINKS=sinks is not None,
         **_shapes(heads, kv_heads, head_dim, block_size, rows, tiles, window, cap, query.dtype),
     )
     if splits > 1:
@@ -114,10 +118,12 @@ def _decode(
             tops,
             output,
             batch.query_starts,
+            sinks,
             splits,
             HEADS=heads,
             DIM=head_dim,
             DIM_TILE=next_power_of_2(head_dim),
+            SINKS=sinks is not None,
             SHORT=short,
             PARTS=_MERGED,
             num_warps=4,
@@ -134,6 +140,7 @@ def _prefill(
     cap: float,
     window: int | None,
     kv_format: str,
+    sinks: Tensor | None,
     *,
     short: int,
 ) -> None:
@@ -153,6 +160,7 @@ def _prefill(
         batch.block_tables,
         batch.positions,
         batch.ancestors,
+        sinks,
         sequences,
         query.stride(0),
         batch.block_tables.stride(0),
@@ -162,6 +170,7 @@ def _prefill(
         SHORT=short,
         TREES=batch.ancestors is not None,
         FORMAT=kv_format,
+        SINKS=sinks is not None,
         **_shapes(heads, kv_heads, head_dim, block_size, rows, tiles, window, cap, query.dtype),
     )
 

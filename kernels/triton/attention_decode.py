@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pageant.kernels.triton.attention_tile import attend, load_masks, load_query, visible_span
+from pageant.kernels.triton.attention_tile import attend, load_masks, load_query, visible_span, with_sink
 
 __all__ = ["decode", "merge_splits"]
 
@@ -27,6 +27,7 @@ def decode(
     block_tables,
     positions,
     ancestors,
+    sinks,
     query_stride,
     table_stride,
     factor,
@@ -45,6 +46,7 @@ def decode(
     TREES: tl.constexpr,
     PRECISION: tl.constexpr,
     FORMAT: tl.constexpr,
+    SINKS: tl.constexpr,
     SHORT: tl.constexpr,
     SPLIT: tl.constexpr,
 ):
@@ -101,13 +103,17 @@ def decode(
     )
     dim = tl.arange(0, DIM_TILE)
     written = there[:, None] & (dim[None, :] < DIM)
+    GROUPS: tl.constexpr = HEADS // KV_HEADS
+    row = tl.arange(0, ROWS)
+    head = kv_head * GROUPS + row % GROUPS
     if not SPLIT:
+        if SINKS:
+            shrink, totals = with_sink(tops, totals, tl.load(sinks + head, mask=there, other=0.0))
+            sums = sums * shrink[:, None]
         attended = sums / tl.where(there, totals, 1.0)[:, None]
         tl.store(output + places[:, None] + dim[None, :], attended.to(output.dtype.element_ty), mask=written)
     else:
-        GROUPS: tl.constexpr = HEADS // KV_HEADS
-        row = tl.arange(0, ROWS)
-        line = (sequence.to(tl.int64) * SHORT + row // GROUPS) * HEADS + kv_head * GROUPS + row % GROUPS
+        line = (sequence.to(tl.int64) * SHORT + row // GROUPS) * HEADS + head
         line = line * splits + split
         tl.store(split_sums + line[:, None] * DIM + dim[None, :], sums, mask=written)
         tl.store(split_tops + line * 2, tops, mask=there)
@@ -120,10 +126,12 @@ def merge_splits(
     split_tops,
     output,
     query_starts,
+    sinks,
     splits,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIM_TILE: tl.constexpr,
+    SINKS: tl.constexpr,
     SHORT: tl.constexpr,
     PARTS: tl.constexpr,
 ):
@@ -154,6 +162,9 @@ def merge_splits(
         sums = tl.load(split_sums + (line + part)[:, None] * DIM + dim[None, :], mask=there_of, other=0.0)
         merged = merged * shrink + tl.sum(sums * weights[:, None], 0)
         top = risen
+    if SINKS:
+        shrink, total = with_sink(top, total, tl.load(sinks + head))
+        merged = merged * shrink
     merged = merged / total
     place = ((begin + token).to(tl.int64) * HEADS + head) * DIM
     tl.store(output + place + dim, merged.to(output.dtype.element_ty), mask=dim < DIM)

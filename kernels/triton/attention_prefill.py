@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pageant.kernels.triton.attention_tile import attend, load_masks, load_query, visible_span
+from pageant.kernels.triton.attention_tile import attend, load_masks, load_query, visible_span, with_sink
 from pageant.kernels.triton.mathematics import segment_of_tile
 
 __all__ = ["prefill"]
@@ -25,6 +25,7 @@ def prefill(
     block_tables,
     positions,
     ancestors,
+    sinks,
     num_sequences,
     query_stride,
     table_stride,
@@ -43,6 +44,7 @@ def prefill(
     TREES: tl.constexpr,
     PRECISION: tl.constexpr,
     FORMAT: tl.constexpr,
+    SINKS: tl.constexpr,
     SHORT: tl.constexpr,
 ):
     """Program (tile, key head); sequences of up to SHORT tokens are `decode`'s."""
@@ -72,7 +74,7 @@ def prefill(
     own = context - (stop - begin)
     mask = load_masks(ancestors, begin + number * TOKENS, there, ROWS, HEADS // KV_HEADS, TREES)
     first, last, clear_first, clear_last = visible_span(there, position, mask, context, own, window)
-    sums, _, totals = attend(
+    sums, tops, totals = attend(
         queries,
         position,
         mask,
@@ -103,6 +105,11 @@ def prefill(
         PRECISION,
         FORMAT,
     )
+    if SINKS:
+        GROUPS: tl.constexpr = HEADS // KV_HEADS
+        head = kv_head * GROUPS + tl.arange(0, ROWS) % GROUPS
+        shrink, totals = with_sink(tops, totals, tl.load(sinks + head, mask=there, other=0.0))
+        sums = sums * shrink[:, None]
     dim = tl.arange(0, DIM_TILE)
     tl.store(
         output + places[:, None] + dim[None, :],

@@ -14,7 +14,7 @@ import triton.language as tl
 from pageant.kernels.triton.kv_codes import numbers, row_place, scale_places
 from pageant.kernels.triton.mathematics import tanh
 
-__all__ = ["attend", "load_masks", "load_query", "visible_span"]
+__all__ = ["attend", "load_masks", "load_query", "visible_span", "with_sink"]
 
 
 @triton.jit
@@ -52,6 +52,19 @@ def load_masks(ancestors, begin, there, ROWS: tl.constexpr, GROUPS: tl.constexpr
     """The rows' masks of ancestors, 0 where there is none."""
     token = begin + tl.arange(0, ROWS) // GROUPS
     return tl.load(ancestors + token, mask=there, other=0) if TREES else tl.zeros([ROWS], dtype=tl.int64)
+
+
+@triton.jit
+def with_sink(tops, totals, sink):
+    """Return by what rows' sums are multiplied, and the totals that they are then divided by: both of tops' shape.
+
+    A sink is a score that has a weight and no value. Tops and totals are `attend`'s: in powers of two, and minus
+    infinity where a row has seen nothing."""
+    sink *= 1.4426950408889634  # log2(e)
+    risen = tl.maximum(tops, sink)
+    base = tl.where(risen == float("-inf"), 0.0, risen)
+    shrink = tl.exp2(tops - base)
+    return shrink, totals * shrink + tl.exp2(sink - base)
 
 
 @triton.jit

@@ -15,10 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pageant.kernels.base import NO_BIASES, ExpertBiases
 from pageant.kernels.quantized import GROUP, QuantizedWeight, Weight
 from pageant.kernels.reference import experts as reference
 from pageant.kernels.triton.launching import cdiv, interpreted, next_power_of_2
-from pageant.kernels.triton.mathematics import activate, segment_of_tile
+from pageant.kernels.triton.mathematics import gate_by, segment_of_tile
 from pageant.kernels.triton.tuning import product_tiles
 from pageant.kernels.triton.unpacking import load_tile, unit_offsets
 
@@ -94,11 +95,12 @@ def moe(
     experts: Tensor,
     activation: str,
     *,
+    biases: ExpertBiases = NO_BIASES,
     unrounded: bool = False,
 ) -> Tensor:
     """See `Kernels.moe`. Parts of sums are the reference's."""
     if unrounded:
-        return reference.moe(x, gate_up, down, weights, experts, activation, unrounded=True)
+        return reference.moe(x, gate_up, down, weights, experts, activation, biases=biases, unrounded=True)
     tokens, hidden = x.shape
     num_experts, _, inner = down.shape
     top_k = experts.shape[1]
@@ -124,6 +126,7 @@ def moe(
     expert_gate_up[(row_tiles, cdiv(inner, tiles.columns))](
         x,
         *first.tensors,
+        biases.gate_up,
         middle,
         order,
         starts,
@@ -133,6 +136,7 @@ def moe(
         HIDDEN=hidden,
         INNER=inner,
         ACTIVATION=activation,
+        BIASED=biases.gate_up is not None,
         PADDED=first.padded,
         BITS=first.bits,
         EVEN=hidden % depth == 0,
@@ -142,12 +146,14 @@ def moe(
     expert_down[(row_tiles, cdiv(hidden, tiles.columns))](
         middle,
         *second.tensors,
+        biases.down,
         made,
         order,
         starts,
         EXPERTS=num_experts,
         HIDDEN=hidden,
         INNER=inner,
+        BIASED=biases.down is not None,
         PADDED=second.padded,
         BITS=second.bits,
         EVEN=inner % depth == 0,
@@ -228,6 +234,7 @@ def expert_gate_up(
     x,
     values,
     scales,
+    biases,
     middle,
     order,
     starts,
@@ -237,6 +244,7 @@ def expert_gate_up(
     HIDDEN: tl.constexpr,
     INNER: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    BIASED: tl.constexpr,
     PADDED: tl.constexpr,
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -277,10 +285,12 @@ def expert_gate_up(
             left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < HIDDEN), other=0.0)
             gate = tl.dot(left, tl.trans(gate_high), gate, input_precision=PRECISION)
             up = tl.dot(left, tl.trans(up_high), up, input_precision=PRECISION)
-    gate = activate(gate.to(dtype).to(tl.float32), ACTIVATION).to(dtype)
+    if BIASED:
+        gate += tl.load(biases + gates).to(tl.float32)[None, :]
+        up += tl.load(biases + gates + INNER).to(tl.float32)[None, :]
     tl.store(
         middle + row.to(tl.int64)[:, None] * INNER + column[None, :],
-        gate * up.to(dtype),
+        gate_by(gate.to(dtype), up.to(dtype), ACTIVATION, dtype),
         mask=there[:, None] & (column[None, :] < INNER),
     )
 
@@ -290,12 +300,14 @@ def expert_down(
     middle,
     values,
     scales,
+    biases,
     made,
     order,
     starts,
     EXPERTS: tl.constexpr,
     HIDDEN: tl.constexpr,
     INNER: tl.constexpr,
+    BIASED: tl.constexpr,
     PADDED: tl.constexpr,
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -329,6 +341,8 @@ def expert_down(
             depth += 32
             left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < INNER), other=0.0)
             sums = tl.dot(left, tl.trans(high), sums, input_precision=PRECISION)
+    if BIASED:
+        sums += tl.load(biases + outputs).to(tl.float32)[None, :]
     place = tl.load(order + row, mask=there, other=0)
     tl.store(
         made + place.to(tl.int64)[:, None] * HIDDEN + column[None, :],

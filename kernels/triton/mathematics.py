@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["activate", "gelu", "gelu_tanh", "segment_of_tile", "silu", "tanh"]
+__all__ = ["activate", "clamped_swiglu", "gate_by", "gelu", "gelu_tanh", "segment_of_tile", "silu", "tanh"]
 
 
 @triton.jit
@@ -39,6 +39,24 @@ def activate(x, ACTIVATION: tl.constexpr):
     else:
         tl.static_assert(ACTIVATION == "gelu_tanh")
         y = gelu_tanh(x)
+    return y
+
+
+@triton.jit
+def clamped_swiglu(gate, up):
+    """Return gpt-oss's gating of two float32 factors; see `Kernels.clamped_swiglu`. NaN stays NaN."""
+    gate = tl.where(gate > 7.0, 7.0, gate)
+    up = tl.where(up > 7.0, 7.0, tl.where(up < -7.0, -7.0, up))
+    return gate / (1.0 + tl.exp(-1.702 * gate)) * (up + 1.0)
+
+
+@triton.jit
+def gate_by(gate, up, ACTIVATION: tl.constexpr, dtype: tl.constexpr):
+    """Return act(gate) * up of factors in `dtype`, rounded to it where torch would."""
+    if ACTIVATION == "clamped_swiglu":
+        y = clamped_swiglu(gate.to(tl.float32), up.to(tl.float32)).to(dtype)
+    else:
+        y = activate(gate.to(tl.float32), ACTIVATION).to(dtype) * up
     return y
 
 

@@ -8,9 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 from pageant.kernels.triton.launching import cdiv, next_power_of_2
-from pageant.kernels.triton.mathematics import activate
+from pageant.kernels.triton.mathematics import activate, gate_by
 
-__all__ = ["activate_rows", "gelu", "gelu_and_mul", "silu_and_mul"]
+__all__ = ["activate_rows", "clamped_swiglu", "gelu", "gelu_and_mul", "silu_and_mul"]
 
 _COLUMNS = 1024  # of a tile
 
@@ -23,6 +23,11 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
 def gelu_and_mul(gate_up: Tensor, tanh: bool) -> Tensor:
     """See `Kernels.gelu_and_mul`."""
     return _activate(gate_up, "gelu_tanh" if tanh else "gelu", gated=True)
+
+
+def clamped_swiglu(gate_up: Tensor) -> Tensor:
+    """See `Kernels.clamped_swiglu`."""
+    return _activate(gate_up, "clamped_swiglu", gated=True)
 
 
 def gelu(x: Tensor, tanh: bool) -> Tensor:
@@ -64,8 +69,10 @@ def activate_rows(
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     there = column < SIZE
-    values = tl.load(x + row * stride + column, mask=there, other=0.0).to(tl.float32)
-    values = activate(values, ACTIVATION).to(dtype)
+    values = tl.load(x + row * stride + column, mask=there, other=0.0)
     if GATED:
-        values = values * tl.load(x + row * stride + SIZE + column, mask=there, other=0.0)
+        up = tl.load(x + row * stride + SIZE + column, mask=there, other=0.0)
+        values = gate_by(values, up, ACTIVATION, dtype)
+    else:
+        values = activate(values.to(tl.float32), ACTIVATION).to(dtype)
     tl.store(output + row * SIZE + column, values, mask=there)

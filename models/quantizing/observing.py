@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import Kernels
+from pageant.kernels.base import NO_BIASES, ExpertBiases, Kernels
 from pageant.kernels.tiled import LinearWeight
 from pageant.models.quantizing.gptq import Hessian
 
@@ -64,16 +64,25 @@ class ObservedKernels:
             raise _ObservedError
 
     def moe(
-        self, x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+        self,
+        x: Tensor,
+        gate_up: Tensor,
+        down: Tensor,
+        weights: Tensor,
+        experts: Tensor,
+        activation: str,
+        *,
+        biases: ExpertBiases = NO_BIASES,
     ) -> Tensor:
         """See `Kernels.moe`."""
         if self._weight is None or not (self._weight is gate_up or self._weight is down):
-            return self._kernels.moe(x, gate_up, down, weights, experts, activation)
+            return self._kernels.moe(x, gate_up, down, weights, experts, activation, biases=biases)
         for expert, hessian in enumerate(self._hessians):
             chosen = x[torch.nonzero((experts == expert).any(1))[:, 0]]
             if not len(chosen):
                 continue
             if self._weight is down:
-                chosen = self._kernels.gated_linear(chosen, gate_up[expert], None, activation)
+                bias = None if biases.gate_up is None else biases.gate_up[expert]
+                chosen = self._kernels.gated_linear(chosen, gate_up[expert], bias, activation)
             hessian.add(chosen)
         raise _ObservedError

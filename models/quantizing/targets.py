@@ -106,6 +106,13 @@ def _refuse(checkpoint: Checkpoint) -> None:
             "a model that a file in models/architectures describes",
             "Add such a file, or use another model.",
         )
+    if checkpoint.architecture.names.stacks:
+        raise CheckpointError(
+            checkpoint.path,
+            f"{checkpoint.architecture.name}, whose experts are saved in stacks",
+            "a model that has each expert's weights in tensors of their own",
+            "Such a model cannot be quantised here in this version: use another.",
+        )
 
 
 def _candidates(checkpoint: Checkpoint) -> tuple[list[Target], list[Target]]:

@@ -86,7 +86,7 @@ def _is_kept(module: ReadyModule, form: Form) -> bool:
 
 def _rows_of_a_head(place: Place) -> int:
     """Rows that have to be decoded together, since they change places."""
-    return 1 if place.paired_heads is None else place.shape[0] // place.paired_heads
+    return 1 if place.paired_heads is None else place.outputs // place.paired_heads
 
 
 def _chunks(module: ReadyModule, first: int, last: int, together: int = 1) -> Iterator[tuple[int, int]]:

@@ -31,12 +31,13 @@ _FORMATS = {
     "fbgemm_fp8": "fp8",
     "modelopt": "modelopt",
     "bitsandbytes": "bitsandbytes",
+    "mxfp4": "mxfp4",
     "gguf": "gguf",
 }
 """The module of this package for each `quant_method`."""
 QUANTISED = (
     *(".qweight", ".qzeros", ".weight_packed", ".weight_scale", ".weight_scale_inv", ".weight_scale_2"),
-    *(".absmax", ".SCB", "_blocks", ".weight_zero_point", ".g_idx"),
+    *(".absmax", ".SCB", "_blocks", ".blocks", ".weight_zero_point", ".g_idx"),
 )
 """How the names of tensors end that no dense checkpoint has."""
 _USE = "Use a checkpoint in one of these formats, or the model's original one."

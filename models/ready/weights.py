@@ -78,7 +78,7 @@ class ReadyWeights:
             if found is not None:
                 modules[weight] = found
                 continue
-            own = tensors[weight].name.removesuffix(".weight") if weight in tensors else name
+            own = _saved_name(name, "weight", tensors[weight]) if weight in tensors else name
             if is_quantisable(place.name) and place.name != "embedding.weight" and method.expects(own):
                 dense.append(own)
         if not modules:
@@ -145,12 +145,17 @@ def _module(method: Method, name: str, place: Place, tensors: Mapping[str, Tenso
         some = next(iter(info for role, info in parts.items() if role != "weight"))
         raise wrong_part(plain, f"dtype {plain.dtype}", f"a quantised weight, since {some.name} is there")
     role, some = next(iter(parts.items()))
-    name = some.name.removesuffix(f".{role}")  # as the configuration calls it, too
+    name = _saved_name(name, role, some)
     if method.excludes(name):
         raise wrong_part(
             some, f"{some.dtype} numbers", f"a dense {name}, which {method.config.path.name} excludes"
         )
     return method.module(name, place.outputs, place.inputs, parts)
+
+
+def _saved_name(name: str, role: str, part: TensorInfo) -> str:
+    """Return a module's name as it is saved, and as the configuration calls it; `name` where it is one of a stack."""
+    return name if part.stack is not None else part.name.removesuffix(f".{role}")
 
 
 def _superfluous(

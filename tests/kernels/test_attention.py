@@ -93,6 +93,7 @@ def dense(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     output = torch.empty_like(query, dtype=torch.float64)
     block_size, groups = keys.shape[2], query.shape[1] // keys.shape[1]
@@ -107,7 +108,10 @@ def dense(
         scores = torch.einsum("thd,chd->htc", query[start:stop].double(), key) * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        weights = scores.masked_fill(~seen(batch, sequence, window), float("-inf")).softmax(-1)
+        scores = scores.masked_fill(~seen(batch, sequence, window), float("-inf"))
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.double()[:, None, None].expand(*scores.shape[:2], 1)), dim=-1)
+        weights = scores.softmax(-1)[..., :context]
         output[start:stop] = torch.einsum("htc,chd->thd", weights, value)
     return output
 
@@ -135,6 +139,11 @@ def make_inputs(
     return query, keys, values
 
 
+def make_sinks(are_there: bool, heads: tuple[int, int], generator: torch.Generator) -> Tensor | None:
+    """Scores that weigh nothing, as much as a context, or as good as all."""
+    return torch.randn(heads[0], generator=generator) * 20 if are_there else None
+
+
 def blocks_for(lengths: list[tuple[int, int]], block_size: int) -> int:
     """Return as many blocks as hold the contexts, and some that are no one's."""
     return sum(-(-context // block_size) for _, context in lengths) + 5
@@ -148,6 +157,7 @@ def blocks_for(lengths: list[tuple[int, int]], block_size: int) -> int:
     block_size=BLOCK_SIZES,
     window=WINDOWS,
     softcap=SOFTCAPS,
+    with_sinks=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.float32, torch.bfloat16, torch.float16]),
     seed=st.integers(0, 99),
 )
@@ -160,6 +170,7 @@ def test_any_batch_attends_as_dense_attention_does(
     block_size: int,
     window: int | None,
     softcap: float | None,
+    with_sinks: bool,
     dtype: torch.dtype,
     seed: int,
 ) -> None:
@@ -168,8 +179,9 @@ def test_any_batch_attends_as_dense_attention_does(
     batch = make_batch(lengths, block_size, num_blocks, generator)
     query, keys, values = make_inputs(batch, heads, head_dim, block_size, num_blocks, generator, dtype)
     scale = head_dim**-0.5
-    output = backend.paged_attention(query, keys, values, batch, scale, window, softcap)
-    expected = dense(query, keys, values, batch, scale, window, softcap)
+    sinks = make_sinks(with_sinks, heads, generator)
+    output = backend.paged_attention(query, keys, values, batch, scale, window, softcap, sinks)
+    expected = dense(query, keys, values, batch, scale, window, softcap, sinks)
     assert output.shape == query.shape and output.dtype == query.dtype
     step = 1e-5 if dtype == torch.float32 else 0.02
     torch.testing.assert_close(output.double(), expected, atol=step, rtol=step)
@@ -183,6 +195,7 @@ def test_any_batch_attends_as_dense_attention_does(
     block_size=BLOCK_SIZES,
     window=WINDOWS,
     softcap=SOFTCAPS,
+    with_sinks=st.booleans(),
     seed=st.integers(0, 99),
 )
 def test_trees_of_drafts_attend_to_the_text_and_to_their_ancestors(
@@ -194,6 +207,7 @@ def test_trees_of_drafts_attend_to_the_text_and_to_their_ancestors(
     block_size: int,
     window: int | None,
     softcap: float | None,
+    with_sinks: bool,
     seed: int,
 ) -> None:
     """Sequences without a tree are among them: a decode, a chunk and one with nothing to do."""
@@ -204,8 +218,9 @@ def test_trees_of_drafts_attend_to_the_text_and_to_their_ancestors(
     of_sequence = {index if index == 0 else index + 3: parents for index, parents in enumerate(drafts)}
     batch = with_trees(make_batch(lengths, block_size, num_blocks, generator), of_sequence)
     query, keys, values = make_inputs(batch, heads, 8, block_size, num_blocks, generator)
-    output = backend.paged_attention(query, keys, values, batch, 0.3, window, softcap)
-    expected = dense(query, keys, values, batch, 0.3, window, softcap)
+    sinks = make_sinks(with_sinks, heads, generator)
+    output = backend.paged_attention(query, keys, values, batch, 0.3, window, softcap, sinks)
+    expected = dense(query, keys, values, batch, 0.3, window, softcap, sinks)
     torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -304,3 +319,18 @@ def test_positions_decide_what_is_seen_wherever_the_slots_are(
         atol=1e-5,
         rtol=1e-5,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_sink_that_weighs_nothing_or_all_leaves_everything_or_nothing(
+    backend: Kernels, make_batch: BatchMaker, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    batch = make_batch([(1, 700), (9, 20), (1, 4), (70, 600)], 4, 400, generator)
+    query, keys, values = make_inputs(batch, (4, 2), 16, 4, 400, generator, dtype)
+    sinks = torch.tensor([float("-inf"), -1e30, 1e30, 300.0])
+    plain = backend.paged_attention(query, keys, values, batch, 0.25)
+    output = backend.paged_attention(query, keys, values, batch, 0.25, sinks=sinks)
+    step = 1e-5 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(output[:, :2], plain[:, :2], atol=step, rtol=step)
+    assert torch.equal(output[:, 2:], torch.zeros_like(output[:, 2:]))

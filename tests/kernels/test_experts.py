@@ -7,9 +7,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pageant.kernels.base import Kernels
+from pageant.kernels.base import NO_BIASES, ExpertBiases, Kernels
 
-ACTIVATIONS = {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh")}
+
+def clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+    return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+
+
+GATINGS = {
+    "silu": lambda gate, up: F.silu(gate) * up,
+    "gelu": lambda gate, up: F.gelu(gate) * up,
+    "gelu_tanh": lambda gate, up: F.gelu(gate, approximate="tanh") * up,
+    "clamped_swiglu": clamped_swiglu,
+}
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -49,13 +60,22 @@ def test_what_is_not_a_number_goes_to_experts_that_there_are(backend: Kernels) -
 
 
 def naive(
-    x: Tensor, gate_up: Tensor, down: Tensor, weights: Tensor, experts: Tensor, activation: str
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    weights: Tensor,
+    experts: Tensor,
+    activation: str,
+    biases: ExpertBiases = NO_BIASES,
 ) -> Tensor:
     output = torch.zeros(x.shape, dtype=torch.float64)
     for token in range(x.shape[0]):
         for weight, expert in zip(weights[token].double(), experts[token].tolist(), strict=True):
-            gate, up = (gate_up[expert].double() @ x[token].double()).chunk(2)
-            output[token] += weight * (down[expert].double() @ (ACTIVATIONS[activation](gate) * up))
+            inner = gate_up[expert].double() @ x[token].double()
+            if biases.gate_up is not None:
+                inner = inner + biases.gate_up[expert]
+            made = down[expert].double() @ GATINGS[activation](*inner.chunk(2))
+            output[token] += weight * (made if biases.down is None else made + biases.down[expert])
     return output
 
 
@@ -66,15 +86,20 @@ def make(tokens: int, top_k: int, num_experts: int = 5) -> tuple[Tensor, ...]:
     return (*(torch.randn(shape) for shape in shapes), torch.rand(tokens, top_k), experts)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("activation", GATINGS)
 @pytest.mark.parametrize(("tokens", "top_k"), [(1, 1), (1, 3), (40, 2), (7, 5)])
 def test_each_token_gets_the_weighted_sum_of_its_experts(
-    backend: Kernels, tokens: int, top_k: int, activation: str
+    backend: Kernels, tokens: int, top_k: int, activation: str, biased: bool
 ) -> None:
     x, *rest = make(tokens, top_k)
+    biases = ExpertBiases(torch.randn(5, 8) * 8, torch.randn(5, 6)) if biased else NO_BIASES
     before = x.clone()
-    output = backend.moe(x, *rest, activation)
-    torch.testing.assert_close(output.double(), naive(x, *rest, activation), atol=1e-5, rtol=1e-5)
+    output = backend.moe(x, *rest, activation, biases=biases)
+    expected = naive(x, *rest, activation, biases)
+    torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
+    part = backend.moe(x, *rest, activation, biases=biases, unrounded=True)
+    torch.testing.assert_close(part.double(), expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(x, before)
 
 
@@ -86,13 +111,17 @@ def test_an_expert_that_many_or_none_choose_changes_nothing(backend: Kernels) ->
     torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_experts_in_16_bits_err_by_their_own_rounding_only(backend: Kernels, dtype: torch.dtype) -> None:
+def test_experts_in_16_bits_err_by_their_own_rounding_only(
+    backend: Kernels, dtype: torch.dtype, activation: str
+) -> None:
     x, gate_up, down, weights, experts = make(16, 4)
     x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)
-    output = backend.moe(x, gate_up, down, weights, experts, "silu")
+    biases = ExpertBiases(torch.randn(5, 8).to(dtype), torch.randn(5, 6).to(dtype))
+    output = backend.moe(x, gate_up, down, weights, experts, activation, biases=biases)
     assert output.dtype == dtype
-    expected = naive(x, gate_up, down, weights, experts, "silu")
+    expected = naive(x, gate_up, down, weights, experts, activation, biases)
     error = (output - expected).square().mean().sqrt()
     assert error < 0.01 * expected.square().mean().sqrt()
 

@@ -115,3 +115,16 @@ def test_gelu_and_mul_gates_the_second_half_by_the_first(backend: Kernels, tanh:
     expected = exact_gelu(before[:, :7], tanh) * before[:, 7:]
     torch.testing.assert_close(backend.gelu_and_mul(gate_up, tanh), expected)
     assert torch.equal(gate_up, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_clamped_swiglu_is_its_formula_rounded_once(backend: Kernels, dtype: torch.dtype) -> None:
+    gate_up = (torch.randn(5, 34) * 8).to(dtype)
+    gate_up[0, :4] = torch.tensor([float("nan"), float("inf"), -100.0, 0.0])
+    gate_up[1, 17:20] = torch.tensor([float("nan"), float("-inf"), float("inf")])
+    before = gate_up.clone()
+    gate, up = gate_up[:, :17].double().clamp(max=7), gate_up[:, 17:].double().clamp(-7, 7)
+    expected = gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    for made in (backend.clamped_swiglu(gate_up), backend.act_and_mul(gate_up, "clamped_swiglu")):
+        torch.testing.assert_close(made, expected.to(dtype), equal_nan=True)
+    torch.testing.assert_close(gate_up, before, rtol=0, atol=0, equal_nan=True)

@@ -32,8 +32,12 @@ from transformers import (
     GPTBigCodeForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteSWAConfig,
+    GraniteSWAForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -117,6 +121,7 @@ SHARED = {"shared_expert_intermediate_size": 40}
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24}
 GPT2 = {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 512}
 NEOX = {"hidden_size": 64, "num_attention_heads": 4}
+OSS = {"num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 9, "pad_token_id": 0}
 
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "llama": (LlamaForCausalLM, LlamaConfig, SIX_HEADS),
@@ -323,6 +328,24 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
             },
         },
     ),
+    "gpt_oss": (
+        GptOssForCausalLM,
+        GptOssConfig,
+        SIX_HEADS | OSS | {"rope_parameters": YARN | {"truncate": False}},
+    ),
+    "gpt_oss_unbiased": (
+        GptOssForCausalLM,
+        GptOssConfig,
+        FOUR_HEADS
+        | OSS
+        | {
+            "head_dim": 32,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "layer_types": WINDOWS,
+            "rope_parameters": DYNAMIC,
+        },
+    ),
     "starcoder2": (Starcoder2ForCausalLM, Starcoder2Config, FOUR_HEADS | {"sliding_window": 10}),
     "starcoder2_unbiased": (
         Starcoder2ForCausalLM,
@@ -334,6 +357,11 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 FOREIGN: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "olmoe": (OlmoeForCausalLM, OlmoeConfig, FOUR_HEADS | EXPERTS | {"pad_token_id": 0}),
+    "granite_swa": (
+        GraniteSWAForCausalLM,
+        GraniteSWAConfig,
+        FOUR_HEADS | {"sliding_window": 9, "layer_types": WINDOWS, "pad_token_id": 0},
+    ),
     "vaultgemma": (
         VaultGemmaForCausalLM,
         VaultGemmaConfig,
@@ -537,5 +565,9 @@ def _make(name: str, path: Path) -> Family:
         if NORM.search(parameter_name) or parameter_name.endswith("bias"):  # they are ones and zeros
             is_weight = parameter_name.endswith("weight")
             parameter.data.normal_(mean=float(is_weight and "gemma" not in name), std=0.2)
+        if parameter_name.endswith("gate_up_proj_bias"):
+            parameter.data.mul_(25)  # so that some gates are clamped
+        if parameter_name.endswith("sinks"):
+            parameter.data.normal_(std=2.0)
     model.save_pretrained(path)
     return Family(path, model)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from pageant import kernels
 from pageant.models import Checkpoint, CheckpointError
 from pageant.models.fallback import FallbackDecoder
-from pageant.models.foreign_attention import PagedStep
+from pageant.models.foreign_attention import PagedStep, Unsupported, attend
 from pageant.models.loading import load_decoder
 
 SIZES = {
@@ -38,7 +38,6 @@ SIZES = {
 }
 LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
 REFUSED = {
-    "sinks": ("GptOss", {"num_local_experts": 4}, "its attention wants s_aux"),
     "convolutions": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "it has layers of conv"),
     "unequal_keys_and_values": (
         "DeepseekV3",
@@ -67,6 +66,12 @@ def complaint(path: Path) -> str:
         load_decoder(Checkpoint(path), kernels=kernels.load("reference"))
     assert str(path) in str(error.value) and error.value.remedy
     return str(error.value)
+
+
+def test_attention_with_an_option_that_is_not_known_is_refused() -> None:
+    query = torch.zeros(1, 4, 3, 8)
+    with pytest.raises(Unsupported, match="its attention wants position_bias"):
+        attend(torch.nn.Identity(), query, query, query, None, position_bias=torch.zeros(4, 3, 3))
 
 
 def test_a_model_without_a_file_runs_on_transformers(family: Callable[[str], Any]) -> None:

@@ -42,14 +42,24 @@ def weights_of(
 
 def theirs_of(family: Any) -> dict[str, torch.Tensor]:
     """The checkpoint's own."""
-    canonical = Checkpoint(family.path).architecture.names.canonical
-    return {canonical(name): tensor for name, tensor in load_file(family.path / "model.safetensors").items()}
+    names, found = Checkpoint(family.path).architecture.names, {}
+    for name, tensor in load_file(family.path / "model.safetensors").items():
+        part = names.part_of_stack(names.canonical(name))
+        if part is None:
+            found[names.canonical(name)] = tensor
+        else:
+            found |= {part.format(expert=number): one for number, one in enumerate(tensor)}
+    return found
 
 
 def test_every_weight_is_where_it_belongs(any_family: Any) -> None:
     places, theirs = Checkpoint(any_family.path).decoder()[1], theirs_of(any_family)
     for name, ours in weights_of(any_family).items():
-        assert torch.equal(ours.reshape(places[name].shape), theirs[name] + places[name].plus), name
+        place, expected = places[name], theirs[name]
+        if place.paired_heads is not None:
+            expected = as_rows(expected.T if place.transposed else expected, place)
+            ours = ours.T if place.transposed else ours
+        assert torch.equal(ours.reshape(expected.shape), expected + place.plus), name
 
 
 def test_weights_in_tiles_are_those_in_rows(any_family: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@
 #include "exponential.h"
 #include "rows.h"
 
-enum : int64_t { SILU, GELU, GELU_TANH };  // as Python says which
+enum : int64_t { SILU, GELU, GELU_TANH, CLAMPED_SWIGLU };  // as Python says which
 
 // Of numbers whose results are rounded to T.
 struct Silu {
@@ -22,7 +22,23 @@ struct GeluTanh {
     }
 };
 
-// Calls run(the activation that Python means).
+// act(gate) * up, rounded as if both factors were in memory.
+template <class Activation>
+struct Gating {
+    template <class T>
+    static vf of(vf gate, vf up) { return rounded<T>(Activation::template of<T>(gate)) * up; }
+};
+// gpt-oss's. NaN stays NaN.
+struct ClampedSwiglu {
+    template <class T>
+    static vf of(vf gate, vf up) {
+        gate = gate > 7.0f ? splat(7.0f) : gate;
+        up = up > 7.0f ? splat(7.0f) : up < -7.0f ? splat(-7.0f) : up;
+        return gate / (1.0f + exponential(-1.702f * gate)) * (up + 1.0f);
+    }
+};
+
+// Calls run(the activation that Python means), one that is of a gate alone.
 template <class Run>
 inline void with_activation(int64_t which, const Run& run) {
     if (which == SILU) run(Silu());
@@ -30,11 +46,10 @@ inline void with_activation(int64_t which, const Run& run) {
     else run(GeluTanh());
 }
 
-// y [n] = act(gate) * up of a row: gate [n], then up [n].
-template <class Activation, class T>
+// y [n] = the gating of a row: gate [n], then up [n].
+template <class Gate, class T>
 inline void act_and_mul_row(const T* gate, T* y, int64_t n) {
     along(n, [&](int64_t i, int count) {
-        vf acted = rounded<T>(Activation::template of<T>(get(gate + i, count)));
-        put(y + i, acted * get(gate + n + i, count), count);
+        put(y + i, Gate::template of<T>(get(gate + i, count), get(gate + n + i, count)), count);
     });
 }

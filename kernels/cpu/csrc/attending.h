@@ -9,6 +9,7 @@
 
 static_assert(CHUNK == 64, "what a row sees of a chunk is one word of bits");
 constexpr float NOTHING = -__builtin_inff();
+constexpr float LOG2_E = 1.44269504f;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -30,6 +31,7 @@ struct Problem {
     int64_t window;  // 0: none
     float scale, softcap;  // above 0; 0: none
     KvFormat format;       // of keys and values
+    const float* sinks;    // a score of each head, of an entry whose value is zero; or null
 
     int64_t output_bytes() const { return starts[sequences] * heads * head_dim * int64_t(sizeof(T)); }
     int64_t group() const { return heads / kv_heads; }

@@ -131,13 +131,16 @@ template <class T, class G>
 void whole_item(const Problem<T>& p, const Item& item, G& g, const Place& then, bool past_caches) {
     static thread_local RowsMemory memory;
     const int64_t width = p.width();
-    auto output_of = [&](int64_t r) { return p.output_of(item.token(p, r), item.head(p, r)); };
+    auto write = [&](int64_t r, Rows row) {
+        const int64_t head = item.head(p, r);
+        write_row(p, row, head, p.output_of(item.token(p, r), head), past_caches);
+    };
     if (g.stop_split() - g.first_split() == 1)  // a split alone is merged with nothing
         return g.gather(g.first_split(), g.stop_split(), then, [&](int64_t, int64_t row, int64_t count, Rows part) {
             for (int64_t r = 0; r < count; r++) {
                 const Rows own = part.from(r, width);
                 if (*own.largest == NOTHING) clear(own, 1, width);
-                write_row(p, own, output_of(row + r), past_caches);
+                write(row + r, own);
             }
         });
     Rows all = memory.take(item.rows(), width);
@@ -145,7 +148,7 @@ void whole_item(const Problem<T>& p, const Item& item, G& g, const Place& then, 
     g.gather(g.first_split(), g.stop_split(), then, [&](int64_t, int64_t row, int64_t count, Rows part) {
         merge_rows(all.from(row, width), part, count, width);
     });
-    for (int64_t r = 0; r < item.rows(); r++) write_row(p, all.from(r, width), output_of(r), past_caches);
+    for (int64_t r = 0; r < item.rows(); r++) write(r, all.from(r, width));
 }
 
 template <class T>
@@ -190,7 +193,10 @@ void attend(const Problem<T>& p) {
         clear(all, share.rows, width);
         for (int64_t split = 0; split < share.splits; split++) merge_rows(all, rows_of(share, kv_head, split), share.rows, width);
         const Item item{share.sequence, kv_head, 1, 0, share.rows};
-        for (int64_t r = 0; r < share.rows; r++) write_row(p, all.from(r, width), p.output_of(item.token(p, r), item.head(p, r)), false);
+        for (int64_t r = 0; r < share.rows; r++) {
+            const int64_t head = item.head(p, r);
+            write_row(p, all.from(r, width), head, p.output_of(item.token(p, r), head), false);
+        }
     });
 }
 
@@ -201,11 +207,11 @@ void attend(const Problem<T>& p) {
                      int64_t output_stride, const int32_t* starts, const int32_t* lengths,                    \
                      const int32_t* tables, int64_t table_stride, const int64_t* positions,                   \
                      const int64_t* ancestors, int64_t sequences, int64_t heads, int64_t kv_heads,            \
-                     int64_t head_dim, int64_t block_size, int64_t window, int64_t format, double scale,      \
-                     double softcap) {                                                                        \
+                     int64_t head_dim, int64_t block_size, int64_t window, int64_t format,                    \
+                     const float* sinks, double scale, double softcap) {                                      \
         attend<T>({query, query_stride, keys, values, output, output_stride, starts, lengths, tables,         \
                    table_stride, positions, ancestors, sequences, heads, kv_heads, head_dim, block_size,      \
-                   window, float(scale), float(softcap), KvFormat(format)});                                  \
+                   window, float(scale), float(softcap), KvFormat(format), sinks});                           \
     }
 ATTENTION(pageant_attention_f32, float)
 ATTENTION(pageant_attention_bf16, bf16)

@@ -22,6 +22,7 @@ template <class T>
 struct Layer {
     const T* x;
     int64_t x_stride;
+    const T *gate_up_bias, *down_bias;  // [experts, ...], or null
     const float* weights;
     const int64_t* chosen;  // as weights: [tokens, top_k]
     T* y;
@@ -78,10 +79,10 @@ struct Grouping {
     }
 };
 
-// y or unrounded [pairs, outputs] = each row of x [pairs, inputs] by its expert's weight.
+// y or unrounded [pairs, outputs] = each row of x [pairs, inputs] by its expert's weight, and the expert's bias.
 template <class T, class Weights>
-void products(const Grouping& grouping, const T* x, const Weights& weights, T* y, float* unrounded, int64_t inputs,
-              int64_t outputs) {
+void products(const Grouping& grouping, const T* x, const Weights& weights, const T* bias, T* y, float* unrounded,
+              int64_t inputs, int64_t outputs) {
     typedef decltype(weights.way(Product<T>{}, 0)) Way;
     struct Piece {
         size_t work;
@@ -93,8 +94,9 @@ void products(const Grouping& grouping, const T* x, const Weights& weights, T* y
     for (size_t e = 0; e + 1 < grouping.starts.size(); e++) {
         int64_t first = grouping.starts[e], rows = grouping.starts[e + 1] - first;
         if (rows == 0) continue;
-        Product<T> product{x + first * inputs, inputs, nullptr, 0, nullptr, y ? y + first * outputs : nullptr, rows, inputs,
-                           outputs, unrounded ? unrounded + first * outputs : nullptr};
+        Product<T> product{x + first * inputs, inputs, nullptr, 0, bias ? bias + int64_t(e) * outputs : nullptr,
+                           y ? y + first * outputs : nullptr, rows, inputs, outputs,
+                           unrounded ? unrounded + first * outputs : nullptr};
         works.emplace_back(weights.way(product, int64_t(e)));
         const Work<Way>& work = works.back();
         rooms.push_back(rooms.back() + work.packed_size());
@@ -136,18 +138,18 @@ void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down
         std::memcpy(rows.get() + row * hidden, layer.x + grouping.token_of[row] * layer.x_stride,
                     hidden * sizeof(T));
     });
-    products(grouping, rows.get(), into_gate_up, gate_up.get(), nullptr, hidden, 2 * inner);
+    products<T>(grouping, rows.get(), into_gate_up, layer.gate_up_bias, gate_up.get(), nullptr, hidden, 2 * inner);
     for_rows(pairs, 2 * inner, [&](int64_t row) {
         layer.act_and_mul(gate_up.get() + row * 2 * inner, acted.get() + row * inner, inner);
     });
     if (layer.unrounded) {
         std::unique_ptr<float[]> made(new float[pairs * hidden]);
-        products<T>(grouping, acted.get(), down, nullptr, made.get(), inner, hidden);
+        products<T>(grouping, acted.get(), down, layer.down_bias, nullptr, made.get(), inner, hidden);
         weighted_sums(layer, grouping, made.get(), layer.unrounded);
         return;
     }
     T* made = rows.get();  // in the place of what it was made from
-    products(grouping, acted.get(), down, made, nullptr, inner, hidden);
+    products<T>(grouping, acted.get(), down, layer.down_bias, made, nullptr, inner, hidden);
     weighted_sums(layer, grouping, made, layer.y);
 }
 
@@ -204,23 +206,24 @@ void route(const T* logits, int64_t stride, int64_t tokens, int64_t experts, int
 
 template <class T>
 auto act_and_mul_of(int64_t activation) {
-    void (*found)(const T*, T*, int64_t) = nullptr;
-    with_activation(activation, [&](auto act) { found = act_and_mul_row<decltype(act), T>; });
+    void (*found)(const T*, T*, int64_t) = act_and_mul_row<ClampedSwiglu, T>;
+    if (activation != CLAMPED_SWIGLU)
+        with_activation(activation, [&](auto act) { found = act_and_mul_row<Gating<decltype(act)>, T>; });
     return found;
 }
 
 }  // namespace
 
-// The scales are null where weights are whole. `activation`: 0 is SiLU, 1 is GELU, 2 is GELU by its tanh approximation.
+// The scales are null where weights are whole, and the biases where there are none.
 #define EXPERTS(SUFFIX, T)                                                                                  \
     EXPORT void pageant_moe_##SUFFIX(const T* x, int64_t x_stride, const void* gate_up,                     \
                                      const bf16* gate_up_scales, const void* down, const bf16* down_scales, \
-                                     int64_t bits, int64_t in_tiles, int64_t alike, const float* weights,   \
-                                     const int64_t* chosen, T* y, float* unrounded, int64_t tokens,         \
-                                     int64_t top_k, int64_t experts, int64_t hidden, int64_t inner,         \
-                                     int64_t activation) {                                                  \
-        Layer<T> layer{x, x_stride, weights, chosen, y, unrounded, tokens, top_k, experts, hidden, inner,   \
-                       act_and_mul_of<T>(activation)};                                                      \
+                                     int64_t bits, int64_t in_tiles, int64_t alike, const T* gate_up_bias,  \
+                                     const T* down_bias, const float* weights, const int64_t* chosen, T* y, \
+                                     float* unrounded, int64_t tokens, int64_t top_k, int64_t experts,      \
+                                     int64_t hidden, int64_t inner, int64_t activation) {                   \
+        Layer<T> layer{x, x_stride, gate_up_bias, down_bias, weights, chosen, y, unrounded, tokens, top_k,  \
+                       experts, hidden, inner, act_and_mul_of<T>(activation)};                              \
         const Scaled up{(const uint8_t*)gate_up, gate_up_scales, alike};                                    \
         const Scaled out{(const uint8_t*)down, down_scales, alike};                                         \
         if (bits) by_bits(bits, [&](auto b) { quantized_moe<b()>(layer, up, out, in_tiles != 0); });        \

@@ -29,10 +29,20 @@ __attribute__((noinline)) inline void merge_rows(Rows to, Rows from, int64_t cou
     }
 }
 
-// The weighted mean; zeros of what has seen nothing. Past the caches, if who reads it next would not find it there.
+// What makes the weighted mean of a row's weighted sum; zero, if it has seen nothing. A sink has a weight, and no value.
 template <class T>
-void write_row(const Problem<T>& p, Rows row, T* output, bool past_caches) {
-    const vf share = splat(*row.total > 0 ? 1.0f / *row.total : 0.0f);
+float share_of(const Problem<T>& p, Rows row, int64_t head) {
+    if (!p.sinks) return *row.total > 0 ? 1.0f / *row.total : 0.0f;
+    const float sink = p.sinks[head] * LOG2_E, largest = std::max(sink, *row.largest);
+    if (largest == NOTHING) return 0.0f;
+    const float keep = power_of_two<6>(splat(*row.largest - largest))[0];
+    return keep / (*row.total * keep + power_of_two<6>(splat(sink - largest))[0]);
+}
+
+// The weighted mean of a row under a query head. Past the caches, if who reads it next would not find it there.
+template <class T>
+void write_row(const Problem<T>& p, Rows row, int64_t head, T* output, bool past_caches) {
+    const vf share = splat(share_of(p, row, head));
     int64_t d = 0;
     in_order<typename CellsOf<T>::Type>(row.values, p.width());
 #if defined(__AVX512F__)

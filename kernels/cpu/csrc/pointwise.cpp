@@ -28,10 +28,10 @@ void act(const T* x, int64_t stride, T* y, int64_t y_stride, int64_t rows, int64
     });
 }
 
-template <class Activation, class T>
+template <class Gate, class T>
 void act_and_mul(const T* gate_up, int64_t stride, T* y, int64_t y_stride, int64_t rows, int64_t n) {
     for_rows(rows, 2 * n,
-             [&](int64_t row) { act_and_mul_row<Activation>(gate_up + row * stride, y + row * y_stride, n); });
+             [&](int64_t row) { act_and_mul_row<Gate>(gate_up + row * stride, y + row * y_stride, n); });
 }
 
 // Bytes of all blocks that a task moves: they stay in the second cache between reading and writing.
@@ -169,7 +169,7 @@ EXPORT void pageant_gather_tiled_rows(const uint32_t* tiles, int64_t pairs, cons
     }                                                                                                       \
     EXPORT void pageant_##NAME##_and_mul_##SUFFIX(const T* gate_up, int64_t stride, T* y, int64_t y_stride, \
                                                   int64_t rows, int64_t n) {                                \
-        act_and_mul<KIND>(gate_up, stride, y, y_stride, rows, n);                                           \
+        act_and_mul<Gating<KIND>>(gate_up, stride, y, y_stride, rows, n);                                   \
     }
 #define POINTWISE(SUFFIX, T)                                                                                \
     EXPORT void pageant_rope_and_write_kv_##SUFFIX(                                                         \
@@ -188,7 +188,11 @@ EXPORT void pageant_gather_tiled_rows(const uint32_t* tiles, int64_t pairs, cons
     }                                                                                                       \
     ACTIVATION(silu, Silu, SUFFIX, T)                                                                       \
     ACTIVATION(gelu, Gelu, SUFFIX, T)                                                                       \
-    ACTIVATION(gelu_tanh, GeluTanh, SUFFIX, T)
+    ACTIVATION(gelu_tanh, GeluTanh, SUFFIX, T)                                                              \
+    EXPORT void pageant_clamped_swiglu_##SUFFIX(const T* gate_up, int64_t stride, T* y, int64_t y_stride,   \
+                                                int64_t rows, int64_t n) {                                  \
+        act_and_mul<ClampedSwiglu>(gate_up, stride, y, y_stride, rows, n);                                  \
+    }
 POINTWISE(f32, float)
 POINTWISE(bf16, bf16)
 POINTWISE(f16, f16)

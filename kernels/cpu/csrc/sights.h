@@ -85,7 +85,6 @@ void weigh(const Problem<T>& p, const Sight& sight, Span chunks, float* scores, 
         uint64_t bits = sight.bits(chunk * CHUNK);
         if (~bits) weighing::hide(at, bits);
     }
-    constexpr float LOG2_E = 1.44269504f;
     const int64_t first = chunks.start % CHUNKS * CHUNK, count = (chunks.stop - chunks.start) * CHUNK;
     const float scale = p.softcap != 0 ? LOG2_E : p.scale * LOG2_E;
     *row.largest = weighing::largest_of(scores + first, count) * scale;

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pageant.kernels.base import HeadNorms, SamplingTensors
+from pageant.kernels.base import NO_BIASES, ExpertBiases, HeadNorms, SamplingTensors
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.reference import ReferenceKernels
 
@@ -120,6 +120,7 @@ def test_activations(
 ) -> None:
     gate_up = numbers(rows, 2 * size, dtype=dtype, seed=seed, spare=seed % 3) * 4
     assert_near(cpu.silu_and_mul(gate_up), reference.silu_and_mul(gate_up), 16)
+    assert_near(cpu.clamped_swiglu(gate_up), reference.clamped_swiglu(gate_up), 16)
     for tanh in (False, True):
         assert_near(cpu.gelu(gate_up, tanh), reference.gelu(gate_up, tanh), 4)
         assert_near(cpu.gelu_and_mul(gate_up, tanh), reference.gelu_and_mul(gate_up, tanh), 16)
@@ -244,7 +245,7 @@ def test_float16_is_read_and_rounded_as_torch_does(leveled: CpuKernels) -> None:
     tokens=st.one_of(st.sampled_from([0, 1, 2]), st.integers(0, 130)),
     experts=st.integers(1, 9).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count))),
     sizes=st.tuples(SIZES, SIZES),
-    activation=st.sampled_from(["silu", "gelu", "gelu_tanh"]),
+    activation=st.sampled_from(["silu", "gelu", "gelu_tanh", "clamped_swiglu"]),
     normalise=st.booleans(),
     dtype=DTYPES,
     seed=st.integers(0, 99),
@@ -270,7 +271,14 @@ def test_experts(
     x = numbers(tokens, hidden, dtype=dtype, seed=seed, spare=seed % 3)
     gate_up = numbers(num_experts, 2 * inner, hidden, dtype=dtype, seed=seed + 1) / hidden**0.5
     down = numbers(num_experts, hidden, inner, dtype=dtype, seed=seed + 2) / inner**0.5
-    outputs = (kernels.moe(x, gate_up, down, *expected, activation) for kernels in (cpu, reference))
+    biases = NO_BIASES
+    if seed % 3 == 0:
+        biases = ExpertBiases(
+            *(numbers(num_experts, size, dtype=dtype, seed=seed) for size in (2 * inner, hidden))
+        )
+    outputs = (
+        kernels.moe(x, gate_up, down, *expected, activation, biases=biases) for kernels in (cpu, reference)
+    )
     assert_near(*outputs, 8)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch
+from pageant.kernels.base import AttentionBatch, ExpertBiases
 from pageant.kernels.cpu import CpuKernels
 from pageant.kernels.cpu.levels import levels_here
 from pageant.kernels.low_rank import Addition, LowRank
@@ -96,10 +96,11 @@ def test_a_tokens_experts_alone_and_among_neighbours(leveled: CpuKernels, dtype:
     down = torch.randn(num_experts, hidden, inner).to(dtype)
     logits = torch.randn(200, num_experts).to(dtype)
     logits[:, 0] = 9.0
+    biases = ExpertBiases(*(torch.randn(num_experts, size).to(dtype) for size in (2 * inner, hidden)))
 
     def run(rows: slice) -> Tensor:
         chosen = leveled.route(logits[rows], top_k, True)
-        return leveled.moe(x[rows], gate_up, down, *chosen, "silu")
+        return leveled.moe(x[rows], gate_up, down, *chosen, "silu", biases=biases)
 
     alone = torch.cat([run(slice(row, row + 1)) for row in range(200)])
     for rows in (slice(0, 200), slice(0, 7), slice(90, 197), slice(150, 152)):
@@ -128,7 +129,10 @@ class Prompt:
         others: list[tuple[int, int]] | None = None,
         first: bool = True,
     ) -> Tensor:
-        """The outputs of tokens start to stop, computed in one step with chunks of the other prompt."""
+        """The outputs of tokens start to stop, computed in one step with chunks of the other prompt.
+
+        Heads have sinks where there is a window.
+        """
         chunks = [(range(*other), self.other_table, self.other_query) for other in others or []]
         chunks.insert(0 if first else len(chunks), (range(start, stop), self.table, self.query))
         positions = torch.cat([torch.tensor(list(span)) for span, _, _ in chunks])
@@ -143,7 +147,8 @@ class Prompt:
             max_context_length=max(span.stop for span, _, _ in chunks),
         )
         query = torch.cat([queries[span.start : span.stop] for span, _, queries in chunks])
-        output = kernels.paged_attention(query, self.keys, self.values, batch, 0.2, window)
+        sinks = None if window is None else torch.linspace(-3, 3, HEADS)
+        output = kernels.paged_attention(query, self.keys, self.values, batch, 0.2, window, None, sinks)
         place = 0 if first else len(positions) - (stop - start)
         return output[place : place + stop - start]
 

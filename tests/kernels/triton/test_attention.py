@@ -86,9 +86,11 @@ def check(
     """Returns the batch as the kernels saw it."""
     query, keys, values = inputs(batch, heads, head_dim, block_size, dtype, seed, device)
     there = on_device(batch, device)
-    found = kernels.paged_attention(query, keys, values, there, 0.25, window, softcap)
+    sinks = torch.randn(heads[0], generator=torch.Generator().manual_seed(seed)) * 5 if seed % 2 else None
+    on_it = None if sinks is None else sinks.to(device)
+    found = kernels.paged_attention(query, keys, values, there, 0.25, window, softcap, on_it)
     wide = (query.cpu().float(), keys.cpu().float(), values.cpu().float())
-    expected = reference.paged_attention(*wide, batch, 0.25, window, softcap)
+    expected = reference.paged_attention(*wide, batch, 0.25, window, softcap, sinks)
     assert found.dtype == dtype and found.shape == query.shape
     error = {torch.float32: 1e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}[dtype]
     torch.testing.assert_close(found.cpu().float(), expected, atol=error, rtol=error)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pageant.kernels.base import Kernels
+from pageant.kernels.base import NO_BIASES, ExpertBiases, Kernels
 
 Numbers = Callable[..., torch.Tensor]
 
@@ -52,7 +52,7 @@ def test_logits_are_ranked_where_shares_underflow_and_among_nan(
     torch.testing.assert_close(weights.cpu(), expected_weights, equal_nan=True)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "clamped_swiglu"])
 @pytest.mark.parametrize(
     ("tokens", "num_experts", "top_k", "hidden", "inner"),
     [(0, 4, 2, 16, 16), (1, 4, 2, 40, 24), (25, 3, 2, 33, 20), (6, 40, 1, 16, 16)],
@@ -74,8 +74,12 @@ def test_moe(
     gate_up = numbers(num_experts, 2 * inner, hidden, dtype=dtype, seed=2) * 0.3
     down = numbers(num_experts, hidden, inner, dtype=dtype, seed=3) * 0.3
     weights, experts = reference.route(numbers(tokens, num_experts, dtype=dtype, seed=4), top_k, True)
-    found = triton_kernels.moe(x, gate_up, down, weights, experts, activation)
-    assert_near(found, reference.moe(x, gate_up, down, weights, experts, activation), 8)
+    biases = NO_BIASES
+    if activation == "clamped_swiglu":
+        sizes = (2 * inner, hidden)
+        biases = ExpertBiases(*(numbers(num_experts, size, dtype=dtype, seed=5) * 4 for size in sizes))
+    found = triton_kernels.moe(x, gate_up, down, weights, experts, activation, biases=biases)
+    assert_near(found, reference.moe(x, gate_up, down, weights, experts, activation, biases=biases), 8)
 
 
 def test_places_are_put_in_the_order_of_their_experts_however_many(

@@ -69,6 +69,7 @@ def test_activations(
 ) -> None:
     x = numbers(rows, 2 * size, dtype=dtype, seed=1, spare=3) * 4
     assert_near(triton_kernels.silu_and_mul(x), reference.silu_and_mul(x), 16)
+    assert_near(triton_kernels.clamped_swiglu(x), reference.clamped_swiglu(x), 16)
     for tanh in (False, True):
         assert_near(triton_kernels.gelu(x, tanh), reference.gelu(x, tanh), 4)
         assert_near(triton_kernels.gelu_and_mul(x, tanh), reference.gelu_and_mul(x, tanh), 16)
