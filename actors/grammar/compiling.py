@@ -154,7 +154,7 @@ def _answer(asked: StructuredOutputsParams, literals: Literals) -> str:
         return grammar_from("grammar", asked.grammar)
     tags = _loaded("structural_tag", asked.structural_tag)
     check_depth(tags)
-    return TagGrammar(literals, lambda schema: f"%json {_compilable(schema, asked)}").source(tags)
+    return TagGrammar(literals, lambda schema: f"%json {_closed(schema, asked)}").source(tags)
 
 
 def _schema(name: str, text: str | None, asked: StructuredOutputsParams) -> str:
@@ -162,6 +162,11 @@ def _schema(name: str, text: str | None, asked: StructuredOutputsParams) -> str:
     if not isinstance(schema, dict):
         raise GrammarError(f"the schema is a {type(schema).__name__}; expected an object")
     check_depth(schema)
+    return _closed(schema, asked)
+
+
+def _closed(schema: Any, asked: StructuredOutputsParams) -> str:
+    """Return a schema as the compiler takes it, with objects that are closed if asked. Mutates `schema`."""
     if asked.disable_additional_properties:
         _close_objects(schema)
     return _compilable(schema, asked)

@@ -44,11 +44,18 @@ class Calls:
     """
 
     has_marks = True  # that say what a call is; else an answer in JSON may look like one
+    reads_thoughts = False
+    """Whether it reads all of an answer: what the model thinks, and what it says, too."""
+    takes_calls = True
+    """Whether the request has tools. Readers of all of an answer read those that have none, too."""
 
     def __init__(self, new_id: Callable[[], str], schemas: Schemas = NO_SCHEMAS) -> None:
         self._new_id, self._schemas = new_id, schemas
         self._count = 0
         self._is_told = False  # whether the name of the current one has been said
+
+    def begin(self, prompt: str | None) -> None:
+        """Take the prompt, before the first piece; None where it has no text."""
 
     def read(self, text: Scanner) -> Reading[None]:
         """The whole text, from where it may have calls."""

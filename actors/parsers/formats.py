@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pageant.actors.parsers import arguments, calls, marked_calls
+from pageant.actors.parsers import arguments, calls, harmony, marked_calls
 from pageant.actors.parsers.names import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -17,12 +17,23 @@ from pageant.actors.parsers.reading import Marks
 from pageant.actors.parsers.tool_format import ToolFormat
 
 AUTO, NONE = "auto", "none"
+HARMONY = "harmony"
+"""Thoughts and calls in one format: whichever option names it, or whose calls it is found by, it is both."""
 _DEEPSEEK = calls.DeepSeek
 _NAMED: dict[str, Any] = {"begin": '{"name": "NAME", "arguments": ', "end": "}", "separator": ", "}
 """Calls as objects of a list."""
 
 # In the order in which they are looked for: what is found in others' templates too comes last.
 TOOL_FORMATS = {
+    HARMONY: ToolFormat(
+        reader=harmony.Harmony,
+        begin=harmony.CALL,
+        end="",
+        special=True,
+        single=True,
+        answer_begin=harmony.FINAL,
+        found_by=("<|channel|>", "<|message|>"),
+    ),
     "qwen3_coder": ToolFormat(
         reader=calls.QwenCoder,
         begin="<tool_call>\n<function=NAME>\n",
@@ -193,8 +204,9 @@ REASONING_MARKS = {
     "magistral": Marks("[THINK]", "[/THINK]"),
     "seed": Marks("<seed:think>", "</seed:think>"),
     "command": Marks("<|START_THINKING|>", "<|END_THINKING|>"),
+    HARMONY: Marks(harmony.THOUGHT, harmony.THOUGHT_END),
 }
-_SPECIAL_MARKS = ("magistral", "command")
+_SPECIAL_MARKS = ("magistral", "command", HARMONY)
 
 
 @dataclass(frozen=True)
@@ -249,17 +261,13 @@ def formats_of(templates: Sequence[str], tools: str = AUTO, reasoning: str = AUT
     text = "\n".join(templates)
     tools = _chosen(tools, TOOL_FORMATS, TOOL_PARSERS)
     reasoning = _chosen(reasoning, REASONING_MARKS, REASONING_PARSERS)
-    if tools == "mistral" and all(map(text.__contains__, TOOL_FORMATS["mistral_args"].found_by)):
+    if tools == "mistral" and TOOL_FORMATS["mistral_args"].is_found_in(text):
         tools = "mistral_args"  # vLLM has one name for both
     if tools == AUTO:
-        tools = next(
-            (
-                name
-                for name, one in TOOL_FORMATS.items()
-                if one.found_by and all(map(text.__contains__, one.found_by))
-            ),
-            NONE,
-        )
+        tools = next((name for name, one in TOOL_FORMATS.items() if one.is_found_in(text)), NONE)
     if reasoning == AUTO:
-        reasoning = next((name for name, marks in REASONING_MARKS.items() if marks.end in text), NONE)
+        found = (name for name, marks in REASONING_MARKS.items() if marks.end in text)
+        reasoning = next((name for name in found if name != HARMONY), NONE)
+    if HARMONY in (tools, reasoning):
+        tools = reasoning = HARMONY
     return Formats(TOOL_FORMATS.get(tools), REASONING_MARKS.get(reasoning), reasoning in _SPECIAL_MARKS)

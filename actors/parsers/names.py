@@ -25,6 +25,7 @@ TOOLS: dict[str, str] = {
     "longcat": "longcat",
     "mimo": "qwen3_coder",
     "mistral": "mistral",
+    "openai": "harmony",
     "phi4_mini_json": "phi4_mini_json",
     "pythonic": "pythonic",
     "qwen3_coder": "qwen3_coder",
@@ -60,7 +61,6 @@ TOOLS_REFUSED: dict[str, str] = {
     "minimax_m3": f"calls of MiniMax M3: {UNREAD}",
     "muse_glimmer": f"calls of Muse Glimmer: {UNREAD}",
     "olmo3": f"<function_calls> of OLMo 3: {UNREAD}",
-    "openai": f"Harmony's channels: {UNREAD}",
     "plamo3": f"calls of PLaMo 3: {UNREAD}",
     "poolside_v1": f"calls of Poolside: {UNREAD}",
     "seed_oss": f"<seed:tool_call>: {UNREAD}",
@@ -80,6 +80,7 @@ REASONING: dict[str, str] = {
     "cohere_command3": "command",
     "cohere_command4": "command",
     "mistral": "magistral",
+    "openai_gptoss": "harmony",
     "seed_oss": "seed",
 }
 REASONING_REFUSED: dict[str, str] = {
@@ -94,7 +95,6 @@ REASONING_REFUSED: dict[str, str] = {
     "minimax_m2_append_think": "reasoning is told apart from an answer, never left in it; use `none`",
     "minimax_m3": f"<mm:think>: {UNMARKED}",
     "muse_glimmer": f"the marks of Muse Glimmer: {UNMARKED}",
-    "openai_gptoss": f"Harmony's channels: {UNMARKED}",
     "plamo3": f"the marks of PLaMo 3: {UNMARKED}",
 }
 

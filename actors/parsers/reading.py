@@ -93,6 +93,8 @@ class ChatParser:
         self._thinks = self._reasoning is not None and (prompt or "").rstrip().endswith(self._reasoning.begin)
         if self._thinks and self._tokens is not None:
             self._tokens.begin()
+        if self._calls is not None:
+            self._calls.begin(prompt)
 
     def feed(self, text: str, token_ids: Sequence[int], ended: bool, cut: bool = False) -> Said:
         """See `OutputParser`."""
@@ -116,7 +118,7 @@ class ChatParser:
 
     def _read(self) -> Reading[None]:
         text = self._text
-        if self._reasoning is not None:
+        if self._reasoning is not None and not (self._calls is not None and self._calls.reads_thoughts):
             yield from self._read_reasoning(self._reasoning)
         if self._calls is not None:
             yield from self._calls.read(text)

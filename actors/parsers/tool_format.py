@@ -28,6 +28,8 @@ class ToolFormat:
         trigger: a text that occurs wherever calls are, perhaps in the middle of other text.
         opening: without a trigger, calls are the whole text, which begins with this character.
         special: its marks may be special tokens, which then must have a text.
+        single: a message has one call, which ends it.
+        answer_begin: stands before an answer that is no call.
         id_length: the length of the ids by which the model knows calls; None is any.
         arguments: converts a schema to the tree of its arguments.
         text: converts a held text to the tree of the arguments that it alone is.
@@ -44,6 +46,8 @@ class ToolFormat:
     head: str = ""
     tail: str = ""
     special: bool = False
+    single: bool = False
+    answer_begin: str = ""
     id_length: int | None = None
     arguments: Callable[[dict[str, Any]], Tree] = arguments.as_json
     text: Callable[[HeldText], Tree] = text_as_json
@@ -63,7 +67,7 @@ class ToolFormat:
             "tags": [self._tag(name, schema) for name, schema in tools.items()],
             "separator": self.separator,
             "at_least_one": not optional,
-            "stop_after_first": one,
+            "stop_after_first": one or self.single,
         }
         if not (self.head or self.tail):
             return inner
@@ -77,10 +81,24 @@ class ToolFormat:
         """
         if self.opening == "{" and not self.head and (either := _one_of(answer, tools)) is not None:
             return arguments.as_json(either)
-        return {"type": "or", "elements": [arguments.as_json(answer), self.calls(tools, one=one)]}
+        return {
+            "type": "or",
+            "elements": [self.answer(arguments.as_json(answer)), self.calls(tools, one=one)],
+        }
+
+    def answer(self, tree: Tree) -> Tree:
+        """Return the tree of an answer that is no call, whose text is held to a tree."""
+        return arguments.sequence(const(self.answer_begin), tree) if self.answer_begin else tree
+
+    def is_found_in(self, templates: str) -> bool:
+        """Tell whether a model with these chat templates has this format."""
+        return bool(self.found_by) and all(map(templates.__contains__, self.found_by))
 
     def text_with_calls(self, tools: Mapping[str, Held | None], *, one: bool) -> dict[str, Any]:
         """Any text, with calls where it has the trigger; or either."""
+        if self.answer_begin:
+            any_answer = self.answer({"type": "any_text"})
+            return {"type": "or", "elements": [any_answer, self.calls(tools, one=one)]}
         if not self.trigger:
             other = {"type": "regex", "pattern": rf"([^\s\{self.opening}](.|\n)*)?"}
             return {"type": "or", "elements": [self.calls(tools, one=one), other]}

@@ -27,6 +27,8 @@ def parser(
     form: ToolFormat | None = None
     if tools is not None:
         form = formats.forced if tools.is_forced else formats.tools
+    elif formats.tools is not None and formats.tools.reader.reads_thoughts:
+        form = formats.tools
     if form is None and formats.reasoning is None:
         return None
 
@@ -38,6 +40,8 @@ def parser(
 
     def make() -> OutputParser:
         calls = form.reader(lambda: new_id(form.id_length), schemas) if form is not None else None
+        if calls is not None:
+            calls.takes_calls = tools is not None
         one = tools is not None and tools.one
         made = ChatParser(
             *(formats.reasoning, calls),

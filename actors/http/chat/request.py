@@ -10,7 +10,7 @@ import msgspec
 
 from pageant.actors.frontend.prompts import RequestSettings
 from pageant.actors.http.chat.parsing import parser, shows_special
-from pageant.actors.http.chat.structure import Structure, with_reasoning
+from pageant.actors.http.chat.structure import Structure, in_answer, with_reasoning
 from pageant.actors.http.chat.tools import Tools
 from pageant.actors.http.naming import Names
 from pageant.actors.parsers.base import OutputParser
@@ -52,7 +52,8 @@ class Chat:
         Raises:
             BadRequest: a tool's parameters are no object.
         """
-        return self.structure if self.tools is None else self.tools.structure(formats, self.structure)
+        structure = self.structure if self.tools is None else self.tools.structure(formats, self.structure)
+        return in_answer(structure, formats) if structure is self.structure else structure
 
     def sampling_params(self, formats: Formats, constraint: Structure) -> SamplingParams:
         """Return the sampling parameters of its requests to a model of these formats."""

@@ -10,7 +10,7 @@ from pageant.actors.http.naming import written_as
 from pageant.actors.parsers.formats import Formats
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.json_schemas import unenforced
-from pageant.protocol.structured_outputs import StructuredOutputsParams
+from pageant.protocol.structured_outputs import KINDS, StructuredOutputsParams
 
 
 class SchemaFormat(msgspec.Struct, kw_only=True):
@@ -125,6 +125,55 @@ class Structure(msgspec.Struct, frozen=True):
 
     asked: StructuredOutputsParams | None = None
     place: str = "structured_outputs"
+
+
+def in_answer(structure: Structure, formats: Formats) -> Structure:
+    """Return the constraint on all that follows a model's thoughts, where its format has marks before an answer.
+
+    structure: the constraint on the answer's text.
+    """
+    asked, form = structure.asked, formats.tools
+    if asked is None or form is None or not form.answer_begin:
+        return structure
+    tree = {"format": form.answer(_tree(asked))}
+    none = dict.fromkeys(KINDS)
+    written = msgspec.json.encode(tree).decode()
+    return Structure(msgspec.structs.replace(asked, **none | {"structural_tag": written}), structure.place)
+
+
+def _tree(asked: StructuredOutputsParams) -> dict[str, Any]:
+    """Return a constraint as a tree of structural tags.
+
+    Raises:
+        BadRequest: it is a text that should be JSON, and is not.
+    """
+    match asked.kind:
+        case "regex":
+            return {"type": "regex", "pattern": asked.regex}
+        case "grammar":
+            return {"type": "grammar", "grammar": asked.grammar}
+        case "choice":
+            options = [{"type": "const_string", "value": choice} for choice in asked.choice or ()]
+            return {"type": "or", "elements": options}
+        case "json_object":
+            return {"type": "json_schema", "json_schema": {"type": "object"}}
+        case "json":
+            return {"type": "json_schema", "json_schema": _decoded("json", asked.json)}
+    tags = _decoded("structural_tag", asked.structural_tag)
+    if not isinstance(tags, dict) or "format" not in tags:
+        raise BadRequest(
+            "structural_tag has no format; expected a tree, since this model's answers are in a channel",
+            "structured_outputs",
+        )
+    found: dict[str, Any] = tags["format"]
+    return found
+
+
+def _decoded(name: str, text: str | None) -> Any:
+    try:
+        return msgspec.json.decode(text or "")
+    except (msgspec.DecodeError, RecursionError):
+        raise BadRequest(f"{name} is not JSON", "structured_outputs") from None
 
 
 def with_reasoning(asked: StructuredOutputsParams | None, formats: Formats) -> StructuredOutputsParams | None:

@@ -142,7 +142,7 @@ def written(form, calls) -> str:
 @pytest.mark.parametrize("form", TOOL_FORMATS.values(), ids=TOOL_FORMATS)
 def test_calls_that_a_format_allows_are_those_that_it_reads(takes, form):
     many, single = form.calls(TOOLS, one=False), form.calls(TOOLS, one=True)
-    assert takes(many, written(form, GOOD)) and takes(single, written(form, GOOD[:1]))
+    assert takes(many, written(form, GOOD)) is not form.single and takes(single, written(form, GOOD[:1]))
     assert not takes(single, written(form, GOOD)) and not takes(many, "It rains.")
     wrong = written(form, [("weather", '{"city": ""}')]).replace("city", "town")
     assert not takes(many, wrong)
@@ -157,7 +157,8 @@ def test_calls_that_a_format_allows_are_those_that_it_reads(takes, form):
 @pytest.mark.parametrize("form", TOOL_FORMATS.values(), ids=TOOL_FORMATS)
 def test_between_what_else_a_model_says_its_calls_have_their_form(takes, form):
     tree = form.text_with_calls(TOOLS, one=False)
-    assert takes(tree, "It rains, 100 %.") and takes(tree, written(form, GOOD[:1]))
+    assert takes(tree, form.answer_begin + "It rains, 100 %.") and takes(tree, written(form, GOOD[:1]))
+    assert not form.answer_begin or not takes(tree, "It rains, 100 %.")
     wrong = written(form, [("weather", '{"city": ""}')]).replace("city", "town")
     assert not takes(tree, wrong)
 
@@ -214,9 +215,9 @@ ANSWER = {
 @pytest.mark.parametrize("answer", [ANSWER, {"type": "object"}], ids=["schema", "object"])
 def test_an_answer_in_json_is_as_free_to_begin_as_a_call(takes, form, answer):
     tree = form.json_or_calls(answer, TOOLS, one=True)
-    assert takes(tree, '{"city": "Rome", "days": 3}') and takes(tree, written(form, GOOD[:1]))
-    assert not takes(tree, "It rains.")
+    begin = form.answer_begin
+    assert takes(tree, begin + '{"city": "Rome", "days": 3}') and takes(tree, written(form, GOOD[:1]))
+    assert not takes(tree, f"{begin}It rains.")
     if answer is ANSWER:
-        assert not takes(tree, '{"city": "Rome"}') and not takes(
-            tree, '{"name": "tomorrow", "parameters": {}}'
-        )
+        assert not takes(tree, begin + '{"city": "Rome"}')
+        assert not takes(tree, begin + '{"name": "tomorrow", "parameters": {}}')

@@ -16,6 +16,7 @@ from pageant.actors.parsers.names import TOOL_PARSERS
 from pageant.protocol.errors import BadRequest
 
 TEMPLATES = {
+    "harmony": "<|start|>assistant<|channel|>analysis<|message|>",
     "qwen3_coder": "'<tool_call>\\n<function=' + tool_call.name + '>\\n<parameter=' ~ tool_call.arguments",
     "hermes": "{{ '<tool_call>\\n{\"name\": ' ~ name ~ ', \"arguments\": ' }}",
     "deepseek_v3": "<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '\\n' + '```json'",
