@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,11 +17,12 @@ from pageant.protocol.drafting import Speculation
 from pageant.protocol.lifecycle import AddedAdapter
 
 if TYPE_CHECKING:
+    from pageant.actors.executor.runners.config import RunnerConfig
     from pageant.actors.executor.runners.loaded_model import LoadedModel
     from pageant.actors.executor.runners.model_runner import ModelRunner
     from pageant.kernels.collectives.base import Collectives
 
-__all__ = ["ExecutorOptions", "load_weights", "make_runner"]
+__all__ = ["ExecutorOptions", "load_weights", "make_runner", "runner_config"]
 
 THREADS_MAX = 1024
 RANKS_MAX = 64
@@ -270,43 +270,47 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
     from pageant.actors.executor.runners.cuda import CudaRunner
     from pageant.actors.executor.runners.runner import TorchRunner
 
-    memory = options.kv_cache_memory
     if options.replicas_near > 1 and options.torch_device == devices.CPU:
         others["num_near"] = others.get("num_near", 1) * options.replicas_near
     runner: Callable[..., ModelRunner] = TorchRunner if options.num_members == 1 else _member_runner(**others)
     if options.torch_device != "cpu":
-        runner = partial(
-            CudaRunner,
-            gpu_memory_utilization=options.gpu_memory_utilization,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-        )
-    made = runner(
-        Path(options.model),
+        runner = CudaRunner
+    made = runner(runner_config(options), **others)
+    if isinstance(made, CudaRunner):
+        made.prepare()
+    return made
+
+
+def runner_config(options: ExecutorOptions) -> RunnerConfig:
+    """Return the configuration of a runner that follows from an executor's options."""
+    from pageant.actors.executor.runners.config import RunnerConfig
+
+    memory = options.kv_cache_memory
+    return RunnerConfig(
+        model=Path(options.model),
         dtype=options.dtype,
         quantization=options.quantization,
-        adapters=options.adapters,
         weight_version=options.weight_version,
+        adapters=options.adapters,
         max_lora_rank=options.max_lora_rank,
+        speculation=options.speculation,
         device=options.torch_device,
         backend=options.kernels,
         deterministic=options.deterministic,
+        threads=options.num_threads,
+        segments=options.tensor_segments,
         block_size=options.block_size,
         max_model_len=options.max_model_len,
         max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        scratch_tokens=SCRATCH_STEPS * options.max_num_batched_tokens,
         kv_cache_dtype=options.kv_cache_dtype,
         budget_bytes=None if memory is None else parse_bytes(memory),
         num_blocks=options.num_blocks,
         fit_max_model_len=options.fit_max_model_len,
         group_layers=options.group_layers,
-        threads=options.num_threads,
-        segments=options.tensor_segments,
-        speculation=options.speculation,
-        scratch_tokens=SCRATCH_STEPS * options.max_num_batched_tokens,
-        **others,
+        gpu_memory_utilization=options.gpu_memory_utilization,
     )
-    if isinstance(made, CudaRunner):
-        made.prepare()
-    return made
 
 
 def _member_runner(*, collectives: Collectives, **others: Any) -> Callable[..., ModelRunner]:
@@ -332,15 +336,5 @@ def load_weights(
     _prepare_thread(options)
     from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 
-    key = ModelKey(
-        *(
-            str(Path(options.model)),
-            options.dtype,
-            options.torch_device,
-            options.kernels,
-            options.max_model_len,
-        ),
-        *(options.quantization, options.deterministic, options.max_lora_rank, options.weight_version),
-        *(rank, options.num_members, options.tensor_segments),
-    )
+    key = ModelKey.of(runner_config(options), rank, options.num_members)
     return LoadedModel(key, options.adapters, progress)

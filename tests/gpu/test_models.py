@@ -84,23 +84,26 @@ def test_the_engine_generates_what_transformers_does(demo: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_decode_steps_are_replayed_and_draw_what_they_would_without(demo: Path, rows: int) -> None:
+    from pageant.actors.executor.runners.config import RunnerConfig
     from pageant.actors.executor.runners.cuda import CudaRunner
     from pageant.scripts.samples.steps import step_inputs
 
     def drawn(capture: Any) -> tuple[list[list[int]], int]:
         runner = CudaRunner(
-            demo,
-            dtype="bfloat16",
-            device="cuda:0",
-            backend="triton",
-            block_size=16,
-            max_model_len=256,
-            max_num_seqs=8,
-            budget_bytes=None,
-            num_blocks=64,
-            threads=None,
-            gpu_memory_utilization=0.5,
-            max_num_batched_tokens=256,
+            RunnerConfig(
+                model=demo,
+                dtype="bfloat16",
+                device="cuda:0",
+                backend="triton",
+                block_size=16,
+                max_model_len=256,
+                max_num_seqs=8,
+                budget_bytes=None,
+                num_blocks=64,
+                threads=None,
+                gpu_memory_utilization=0.5,
+                max_num_batched_tokens=256,
+            ),
             capture=capture,
         )
         tokens = [runner.launch(step_inputs([(1, context)] * rows)) for context in range(1, 40)]
@@ -117,21 +120,24 @@ def test_decode_steps_are_replayed_and_draw_what_they_would_without(demo: Path, 
 
 
 def test_the_kv_cache_takes_what_is_left_of_the_share(demo: Path) -> None:
+    from pageant.actors.executor.runners.config import RunnerConfig
     from pageant.actors.executor.runners.cuda import CudaRunner
 
     runner = CudaRunner(
-        demo,
-        dtype="bfloat16",
-        device="cuda:0",
-        backend="auto",
-        block_size=16,
-        max_model_len=256,
-        max_num_seqs=1 << 12,  # the largest step's logits have to be a small part of the memory
-        budget_bytes=None,
-        num_blocks=None,
-        threads=None,
-        gpu_memory_utilization=0.5,
-        max_num_batched_tokens=512,
+        RunnerConfig(
+            model=demo,
+            dtype="bfloat16",
+            device="cuda:0",
+            backend="auto",
+            block_size=16,
+            max_model_len=256,
+            max_num_seqs=1 << 12,  # the largest step's logits have to be a small part of the memory
+            budget_bytes=None,
+            num_blocks=None,
+            threads=None,
+            gpu_memory_utilization=0.5,
+            max_num_batched_tokens=512,
+        ),
     )
     free, total = torch.cuda.mem_get_info()
     assert runner.num_blocks > 0

@@ -9,6 +9,7 @@ import torch
 from pageant.actors.executor.batch.scoring import PROMPT_LOGITS_MAX
 from pageant.actors.executor.groups.orders import given_embeddings, packed_of, with_adapters
 from pageant.actors.executor.groups.word import Word
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.kernels.collectives.base import Collectives
 from pageant.protocol.ranks import Order, RankStep
@@ -24,9 +25,9 @@ class FollowingRunner(TorchRunner):
         others: see `TorchRunner`.
     """
 
-    def __init__(self, *args: Any, collectives: Collectives, **others: Any) -> None:
+    def __init__(self, config: RunnerConfig, *, collectives: Collectives, **others: Any) -> None:
         self._word = Word(collectives)
-        super().__init__(*args, collectives=collectives, **others)
+        super().__init__(config, collectives=collectives, **others)
 
     def follow(self, order: Order) -> None:
         """Compute the steps of a launch for as long as the leader says.

@@ -9,6 +9,7 @@ from typing import Any
 from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.groups.word import Word
 from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.work import Work
@@ -26,12 +27,12 @@ class LeadingRunner(TorchRunner):
         others: see `TorchRunner`.
     """
 
-    def __init__(self, *args: Any, collectives: Collectives, **others: Any) -> None:
+    def __init__(self, config: RunnerConfig, *, collectives: Collectives, **others: Any) -> None:
         self._word = Word(collectives)
         self._number = 0
         self._left: Sequence[StepInputs] = ()
         self._place = 0
-        super().__init__(*args, collectives=collectives, **others)
+        super().__init__(config, collectives=collectives, **others)
 
     def begin(self, work: Work) -> None:
         """Begin a launch, which the others were ordered to compute."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from pageant import kernels
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.kernels.base import Kernels
 from pageant.kernels.collectives.local import local_group
 from pageant.models.adapters.checkpoint import RANK_MAX
@@ -45,6 +46,15 @@ class ModelKey(NamedTuple):
     num_ranks: int = 1
     segments: int | None = None
     """Parts that sums over inputs are taken in; None is one for each rank. See `Shard`."""
+
+    @classmethod
+    def of(cls, config: RunnerConfig, rank: int = 0, num_ranks: int = 1) -> ModelKey:
+        """Return the key of the weights that a runner of this configuration computes with."""
+        return cls(
+            *(str(config.model), config.dtype, config.device, config.backend, config.max_model_len),
+            *(config.quantization, config.deterministic, config.max_lora_rank, config.weight_version),
+            *(rank, num_ranks, config.segments),
+        )
 
     @property
     def shard(self) -> Shard | None:

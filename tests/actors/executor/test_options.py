@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pageant.actors.executor.options import ExecutorOptions, make_runner
+from pageant.actors.executor.runners.config import RunnerConfig
 
 
 def test_cores_of_a_device_say_how_many_threads_compute():
@@ -38,9 +39,9 @@ def test_what_no_executor_can_do_is_refused_by_name(options, text):
 class Noted:
     """Stands for a runner: notes where it was made, and with what."""
 
-    def __init__(self, model: object, **options: Any) -> None:
+    def __init__(self, config: RunnerConfig, **_: Any) -> None:
         self.cores = os.sched_getaffinity(0)
-        self.options = options
+        self.config = config
         found: list[set[int]] = []
         thread = threading.Thread(target=lambda: found.append(os.sched_getaffinity(0)))
         thread.start()
@@ -70,8 +71,8 @@ def test_a_runner_and_the_threads_that_it_starts_compute_on_the_cores_of_its_dev
     core = max(before)
     runner = made(monkeypatch, f"cpu:{core}")
     assert runner.cores == runner.cores_of_threads == {core}
-    assert runner.options["device"] == "cpu"
-    assert runner.options["threads"] == 1
+    assert runner.config.device == "cpu"
+    assert runner.config.threads == 1
     assert os.sched_getaffinity(0) == before
     assert made(monkeypatch, "cpu").cores == before
 
