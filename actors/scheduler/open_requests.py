@@ -18,7 +18,8 @@ from pageant.actors.scheduler.outputs import TokenOutputs
 from pageant.actors.scheduler.plans import BlockUpdates
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import ScheduledRequest, State
-from pageant.actors.scheduler.running import Running, ScheduledRows
+from pageant.actors.scheduler.running import Running
+from pageant.actors.scheduler.scheduled_rows import ScheduledRows
 from pageant.actors.scheduler.speculation import Speculator
 from pageant.protocol.arrays import Float32Matrix
 from pageant.protocol.drafting import Speculation
