@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from pageant.actors.runtime.actor import Actor, receives
-from pageant.actors.runtime.bonds import Stop
+from pageant.actors.runtime.instructions import Fence, GiveUp, Instruction, Launch, Publish, Start, Stop
 from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.plans import ActorPlan
-from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, Publish, Start, Supervision
+from pageant.actors.runtime.restarts import Supervision
 from pageant.actors.runtime.swapping import successor
 from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.failure import printable
