@@ -18,7 +18,7 @@ from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.overriding import override_config
 from pageant.models.pooling.purpose import CONVERTS, RUNNERS
 from pageant.models.sharding import why_not_shared
-from pageant.models.tokenization import renders_pairs
+from pageant.models.tokenizer_files import renders_pairs
 from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.fronting import GenerationValue, ServedModel

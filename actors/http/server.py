@@ -204,7 +204,7 @@ class HttpServer(Frontend):
 
     def _served(self, model: ServedModel) -> Served:
         from pageant.models.added_tokens import read_added_tokens
-        from pageant.models.tokenization import read_chat_templates, read_tokenizer_config
+        from pageant.models.tokenizer_files import read_chat_templates, read_tokenizer_config
 
         templates = [] if model.chat_template is None else [model.chat_template]
         if not templates and model.tokenizer is not None:
