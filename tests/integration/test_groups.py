@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from pageant import LLM, SamplingParams
-from pageant.actors.client.session import resolve_topology
+from pageant.actors.client.resolved_models import resolve_topology
 from pageant.actors.client.settings import topology_of
 from pageant.protocol.errors import BadRequest, PageantError, TopologyError
 from tests.random_adapters import save_adapter
