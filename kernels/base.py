@@ -44,9 +44,6 @@ __all__ = [
 ]
 
 
-NO_BIASES = ExpertBiases()
-
-
 @runtime_checkable
 class Kernels(Protocol):
     """The functions of every backend. All tensors are on one device; nothing is mutated unless the method says

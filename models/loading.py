@@ -13,7 +13,7 @@ from torch import Tensor
 from pageant.kernels.base import Kernels
 from pageant.kernels.quantized import QuantizedWeight
 from pageant.kernels.tiled import TiledWeight
-from pageant.models.checkpoint import HEAD, Checkpoint
+from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
 from pageant.models.joint import Joint
@@ -25,6 +25,7 @@ from pageant.models.ready.filling import fill
 from pageant.models.ready.module import ReadyModule
 from pageant.models.ready.weights import Form
 from pageant.models.sharding import Piece, Shard, local_spec, pieces, why_not_shared
+from pageant.models.tensor_checks import HEAD
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 

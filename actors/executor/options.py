@@ -12,9 +12,9 @@ import msgspec
 from pageant import kernels
 from pageant.actors.runtime import ActorOptions, devices
 from pageant.actors.runtime.sizes import parse_bytes
+from pageant.protocol.adapters import AddedAdapter
 from pageant.protocol.checks import expected
 from pageant.protocol.drafting import Speculation
-from pageant.protocol.lifecycle import AddedAdapter
 
 if TYPE_CHECKING:
     from pageant.actors.executor.runners.config import RunnerConfig
@@ -38,7 +38,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         model: the checkpoint's folder.
         dtype: of weights and activations; `auto` is the checkpoint's own.
         adapters: the folders of the model's low-rank adapters, by name.
-        added_adapters: those that were loaded while the model was served, by their keys (`protocol.lifecycle`). One
+        added_adapters: those that were loaded while the model was served, by their keys (`protocol.adapters`). One
             that cannot be loaded any more is left out.
         weight_version: what the weights in the model's folder are called. Others that are to be computed with need
             another name.

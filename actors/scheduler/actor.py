@@ -10,13 +10,12 @@ from pageant.actors.runtime.address import SUPERVISOR, replica_of
 from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, EXECUTOR, SchedulerCore
 from pageant.actors.scheduler.policies import make_policy
+from pageant.protocol.adapters import AdapterUse, GetAdapterUse
 from pageant.protocol.allocation import Assigned, PoolReady
 from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.lifecycle import (
     PAUSED,
-    AdapterUse,
     AwaitRest,
-    GetAdapterUse,
     PauseMode,
     PauseScheduling,
     ResumeScheduling,
