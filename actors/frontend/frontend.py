@@ -11,11 +11,11 @@ import asyncio
 import itertools
 import logging
 from collections import defaultdict
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-
+from pageant.actors.frontend.loading import LoadingOnDemand
 from pageant.actors.frontend.moving import Moving
+from pageant.actors.frontend.options import FrontendOptions
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.frontend.places import Place
@@ -26,8 +26,9 @@ from pageant.actors.frontend.requests import (
     OpenRequest,
     OpenSequence,
 )
+from pageant.actors.frontend.submitting import submits
 from pageant.actors.frontend.tracing import Tracing, log_end
-from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime import Actor, receives
 from pageant.actors.runtime.address import model_of, replica_of, role_of
 from pageant.actors.runtime.streams import Arrival
 from pageant.actors.runtime.tracing import CURRENT
@@ -35,24 +36,21 @@ from pageant.protocol.errors import (
     Asleep,
     BadRequest,
     GivenUp,
-    NotLoaded,
     Overloaded,
     PageantError,
     PeerGone,
     RequestExpired,
 )
 from pageant.protocol.fronting import ServedModel
-from pageant.protocol.lifecycle import DRAIN_SECONDS, LearnModel, LoadModel, ModelLearned
+from pageant.protocol.lifecycle import LearnModel, ModelLearned
 from pageant.protocol.logprobs import split_rows
 from pageant.protocol.replicas import Moved
 from pageant.protocol.roles import FRONTEND
-from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
-from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
+from pageant.protocol.serving import Abort, Finished, OutputBatch
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp
 
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
-LIFECYCLE = "lifecycle"
 KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
 
 
@@ -64,33 +62,8 @@ class Frontend(Actor):
 
     role = FRONTEND
 
-    class Options(ActorOptions, frozen=True, kw_only=True):
-        """Options of a frontend.
-
-        Attributes:
-            served: the models, the first being that of requests that name none. The topology fills it in.
-            otlp_traces_endpoint: with one, requests are traced; see `Observer`.
-            traces_sampled: the share of them that is, where the client does not say.
-            detailed_traces: tell of every step of theirs.
-            while_asleep: what becomes of requests to a model that sleeps: they `wait` for it to be woken, or it is to
-                `refuse` them.
-            max_loaded_models: requests to a model that sleeps have it loaded; see `Lifecycle`.
-        """
-
-        served: tuple[ServedModel, ...]
-        otlp_traces_endpoint: str | None = None
-        traces_sampled: float = 1.0
-        detailed_traces: bool = False
-        while_asleep: Literal["wait", "refuse"] = "wait"
-        max_loaded_models: int | None = None
-
-        def __post_init__(self) -> None:
-            if not 0 <= self.traces_sampled <= 1:
-                raise ValueError(f"traces_sampled is {self.traces_sampled}; expected 0 to 1")
-            if self.while_asleep == "refuse" and self.max_loaded_models is not None:
-                raise ValueError(
-                    "while_asleep is refuse, and max_loaded_models has requests load a model; expected wait"
-                )
+    class Options(FrontendOptions, frozen=True, kw_only=True):
+        """See `FrontendOptions`."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -102,6 +75,7 @@ class Frontend(Actor):
         self._moving = Moving(self, self._open, self._new_id)
         self._preparing = {name: Preparation(self, peers) for name, peers in self._peers.items()}
         self._tracing: Tracing | None = None
+        self._loading = LoadingOnDemand(self, self._requests, self._fail)
 
     async def on_start(self) -> None:
         if self.options.otlp_traces_endpoint is not None:
@@ -238,68 +212,27 @@ class Frontend(Actor):
         if adapter is not None and adapter not in peers.adapters:
             self._fail(request, BadRequest(f"the adapter {adapter!r:.300} was unloaded", "adapter"))
             return
-        text, token_ids, params, bad_words, thinking, embeds, pooling = prepared
-        if params.seed is None and params.temperature >= GREEDY_TEMPERATURE:
-            params = msgspec.structs.replace(params, seed=self.random.randint(0, SEED_MAX))
-        if params.num_sequences > params.n and params.logprobs is None:
-            params = msgspec.structs.replace(params, logprobs=0)  # by which the best are known
-        opening.sink.accepted(text, token_ids.tolist())
+        opening.sink.accepted(prepared.text, prepared.token_ids.tolist())
         request.submitted, request.submitted_at = True, self.clock.now()
-        request.num_prompt_tokens = len(token_ids)
+        request.num_prompt_tokens = len(prepared.token_ids)
+        found = submits(
+            request,
+            prepared,
+            frontend=self.name,
+            random=self.random,
+            now=self.clock.now(),
+            detailed_traces=self.options.detailed_traces,
+        )
         if not opening.is_probe:
-            peers.metering.accepted(len(token_ids), params)
-        settings: dict[str, Any] = {**opening.settings}
-        for name in ("traceparent", "reasoning_marks"):
-            settings.pop(name, None)  # of the copy: others of a batch have the same settings
-        if adapter is not None:
-            settings["adapter"] = peers.adapters[adapter]
-        if request.trace is not None:
-            settings["trace"] = str(request.trace.context) if self.options.detailed_traces else None
-        if settings.get("deadline") is not None:
-            settings["deadline"] += request.arrived_at - self.clock.now()
-        for sample, wire_id in enumerate(request.wire_ids):
-            if sample == 1 and params.prompt_logprobs is not None:
-                params = msgspec.structs.replace(params, prompt_logprobs=None)  # once is enough
-            submit = Submit(
-                request_id=wire_id,
-                frontend=self.name,
-                prompt_token_ids=token_ids,
-                params=params,
-                sample=sample,
-                bad_words=bad_words,
-                thinking=thinking,
-                is_probe=opening.is_probe,
-                prompt_embeds=embeds,
-                pooling=pooling,
-                **settings,
-            )
-            self._open[wire_id].begin(submit, self.clock.now())
+            peers.metering.accepted(len(prepared.token_ids), found[0].params)
+        for submit in found:
+            self._open[submit.request_id].begin(submit, self.clock.now())
         self._moving.submit(request.wire_ids, peers)
         self._load_if_wanted(peers)
 
-    # Loading on demand.
-
     def _load_if_wanted(self, peers: Peers) -> None:
-        """Have a model loaded that sleeps, where a request that was submitted waits for it."""
-        if self.options.max_loaded_models is None or not peers.is_asleep or peers.is_loading:
-            return
-        if any(one.submitted and one.peers is peers for one in self._requests.values()):
-            peers.is_loading = True
-            self.spawn(self._load(peers))
-
-    async def _load(self, peers: Peers) -> None:
-        """Have a model loaded. Its requests end with the error, if it cannot be."""
-        order = LoadModel(replica=peers.model.replica)
-        try:
-            await self.ask(LIFECYCLE, order, timeout=DRAIN_SECONDS, again=True)
-        except PageantError as error:
-            waiting = [one for one in self._requests.values() if one.submitted and one.peers is peers]
-            for request in waiting:
-                name, why = peers.model.name, getattr(error, "detail", str(error))
-                self._fail(request, NotLoaded(f"the model {name!r} cannot be loaded: {why}", name))
-        finally:
-            peers.is_loading = False
-        self._load_if_wanted(peers)
+        if self.options.max_loaded_models is not None:
+            self._loading.load_if_wanted(peers)
 
     # From the topology.
 

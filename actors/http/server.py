@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from pageant.actors.frontend.frontend import LIFECYCLE, Frontend
+from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.limits import limits_of
+from pageant.actors.frontend.loading import LIFECYCLE
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.http import (
     about,
