@@ -13,6 +13,7 @@ import logging
 from collections import defaultdict
 from typing import Any
 
+from pageant.actors.frontend.describing import describe
 from pageant.actors.frontend.loading import LoadingOnDemand
 from pageant.actors.frontend.moving import Moving
 from pageant.actors.frontend.options import FrontendOptions
@@ -20,12 +21,7 @@ from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.frontend.places import Place
 from pageant.actors.frontend.preparing import Preparation
-from pageant.actors.frontend.requests import (
-    Hub,
-    Opening,
-    OpenRequest,
-    OpenSequence,
-)
+from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
 from pageant.actors.frontend.submitting import submits
 from pageant.actors.frontend.tracing import Tracing, log_end
 from pageant.actors.runtime import Actor, receives
@@ -75,7 +71,8 @@ class Frontend(Actor):
         self._moving = Moving(self, self._open, self._new_id)
         self._preparing = {name: Preparation(self, peers) for name, peers in self._peers.items()}
         self._tracing: Tracing | None = None
-        self._loading = LoadingOnDemand(self, self._requests, self._fail)
+        loads = options.max_loaded_models is not None
+        self._loading = LoadingOnDemand(self, self._requests, self._fail, enabled=loads)
 
     async def on_start(self) -> None:
         if self.options.otlp_traces_endpoint is not None:
@@ -228,11 +225,7 @@ class Frontend(Actor):
         for submit in found:
             self._open[submit.request_id].begin(submit, self.clock.now())
         self._moving.submit(request.wire_ids, peers)
-        self._load_if_wanted(peers)
-
-    def _load_if_wanted(self, peers: Peers) -> None:
-        if self.options.max_loaded_models is not None:
-            self._loading.load_if_wanted(peers)
+        self._loading.load_if_wanted(peers)
 
     # From the topology.
 
@@ -329,7 +322,7 @@ class Frontend(Actor):
     def peer_up(self, event: ActorUp) -> None:
         peers = self._peers_of(event.address)
         peers.came(event)
-        self._load_if_wanted(peers)
+        self._loading.load_if_wanted(peers)
         place = peers.place_of(event.address)
         if place is not None and role_of(event.address) in KEEPERS:
             self._moving.again(place)
@@ -353,7 +346,7 @@ class Frontend(Actor):
         """A model is served otherwise from now on."""
         peers = self._peers[message.state.replica]
         peers.learn(message.state)
-        self._load_if_wanted(peers)
+        self._loading.load_if_wanted(peers)
         return ModelLearned()
 
     @receives
@@ -376,21 +369,10 @@ class Frontend(Actor):
     @receives
     def statistics(self, question: GetFrontendStatistics) -> FrontendStatistics:
         """Return the counters of a model, and its oldest open requests."""
-        now, peers = self.clock.now(), self._peers[question.replica]
+        peers = self._peers[question.replica]
         requests = [request for request in self._requests.values() if request.peers is peers]
-        return FrontendStatistics(
-            num_open=len(requests),
-            ended=dict(peers.metering.ended),
-            errors=dict(peers.metering.errors),
-            prompt_tokens=peers.metering.prompt_tokens,
-            output_tokens=peers.metering.output_tokens,
-            histograms=peers.metering.histograms(),
-            open=tuple(
-                request.entry(now, [self._open[one] for one in request.wire_ids if one in self._open])
-                for request in requests[: question.open_max]
-            ),
-            **(self.http_counts() if question.replica == self.options.served[0].replica else {}),
-        )
+        counts = self.http_counts() if question.replica == self.options.served[0].replica else {}
+        return describe(peers.metering, requests, self._open, self.clock.now(), question.open_max, counts)
 
     def http_counts(self) -> dict[str, dict[str, int]]:
         """Return the counters of an HTTP server, which a subclass has."""

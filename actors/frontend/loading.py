@@ -22,6 +22,7 @@ class LoadingOnDemand:
         frontend: the actor that asks.
         requests: its open requests, by name.
         fail: ends one of them with an error.
+        enabled: models are loaded on demand at all.
     """
 
     def __init__(
@@ -29,12 +30,15 @@ class LoadingOnDemand:
         frontend: Actor,
         requests: Mapping[str, OpenRequest],
         fail: Callable[[OpenRequest, PageantError], None],
+        *,
+        enabled: bool,
     ) -> None:
+        self._enabled = enabled
         self._frontend, self._requests, self._fail = frontend, requests, fail
 
     def load_if_wanted(self, peers: Peers) -> None:
         """Have a model loaded that sleeps, where a request that was submitted waits for it."""
-        if peers.is_asleep and not peers.is_loading and self._waiting(peers):
+        if self._enabled and peers.is_asleep and not peers.is_loading and self._waiting(peers):
             peers.is_loading = True
             self._frontend.spawn(self._load(peers))
 
