@@ -42,6 +42,7 @@ from pageant.protocol.lifecycle import LearnModel, ModelLearned
 from pageant.protocol.logprobs import split_rows
 from pageant.protocol.replicas import Moved
 from pageant.protocol.roles import FRONTEND
+from pageant.protocol.sampling import SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp
@@ -216,7 +217,7 @@ class Frontend(Actor):
             request,
             prepared,
             frontend=self.name,
-            random=self.random,
+            draw_seed=lambda: self.random.randint(0, SEED_MAX),
             now=self.clock.now(),
             detailed_traces=self.options.detailed_traces,
         )

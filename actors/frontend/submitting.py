@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from random import Random
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from pageant.actors.frontend.preparing import Prepared
 from pageant.actors.frontend.requests import OpenRequest
-from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
+from pageant.protocol.sampling import GREEDY_TEMPERATURE
 from pageant.protocol.serving import Submit
 
 __all__ = ["submits"]
@@ -23,7 +23,7 @@ def submits(
     prepared: Prepared,
     *,
     frontend: str,
-    random: Random,
+    draw_seed: Callable[[], int],
     now: float,
     detailed_traces: bool,
 ) -> list[Submit]:
@@ -31,13 +31,13 @@ def submits(
 
     Args:
         frontend: the frontend's name, for answers.
-        random: draws a seed where the request has none.
+        draw_seed: called where the request has no seed.
         now: seconds, by which a deadline has come closer.
         detailed_traces: let every actor tell of a traced request.
     """
     params = prepared.params
     if params.seed is None and params.temperature >= GREEDY_TEMPERATURE:
-        params = msgspec.structs.replace(params, seed=random.randint(0, SEED_MAX))
+        params = msgspec.structs.replace(params, seed=draw_seed())
     if params.num_sequences > params.n and params.logprobs is None:
         # The best samples are known by their log-probabilities.
         params = msgspec.structs.replace(params, logprobs=0)
