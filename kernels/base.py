@@ -232,6 +232,14 @@ class Kernels(Protocol):
         """
         ...
 
+    def weigh_experts(self, made: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted sum of what each token's experts made, [T, N] in the dtype of `made`.
+
+        made: [T, K, N], contiguous. weights: float32 [T, K]. The sum is in float32, in the order of the K, and rounded
+        once: as `moe` takes it where experts and tokens are together.
+        """
+        ...
+
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
         """Return x @ weight.T + bias: x [T, N], weight [M, N], bias [M]; returns [T, M] in x's dtype.
 

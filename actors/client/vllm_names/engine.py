@@ -137,7 +137,7 @@ PARALLEL = (
     renamed(
         "pipeline_parallel_size",
         "pipeline_parallel",
-        "executors that compute the layers in turn; only 1 in this version",
+        "stages that compute some of the layers each, one after another (see parallel.md)",
         short=("-pp",),
     ),
     renamed(
@@ -176,7 +176,7 @@ PARALLEL = (
         renamed(
             "enable_expert_parallel",
             "expert_parallel",
-            "whole experts on each executor; only false in this version, which shares each expert out",
+            "whole experts on each executor of a stage, instead of a part of each expert (see parallel.md)",
             short=("-ep",),
         )
     ),

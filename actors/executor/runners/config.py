@@ -9,6 +9,7 @@ from pathlib import Path
 from pageant.kernels.quantized_kv import KVFormat
 from pageant.models.adapters.checkpoint import RANK_MAX
 from pageant.models.quantization import Quantization
+from pageant.models.sharding import Shard
 from pageant.protocol.drafting import Speculation
 
 __all__ = ["RunnerConfig"]
@@ -39,8 +40,8 @@ class RunnerConfig:
     deterministic: bool = False
     threads: int | None
     """Threads that compute on a CPU; None is a share of this process's cores."""
-    segments: int | None = None
-    """Parts that sums over inputs are taken in, by all ranks of a group together; None is one for each rank."""
+    shard: Shard | None = None
+    """The share of the weights that is computed here; None is all of them, whose sums are taken at once."""
 
     # Steps, and the KV cache that they compute in.
 

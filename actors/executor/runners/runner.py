@@ -35,7 +35,7 @@ from pageant.actors.executor.runners.sampler import Sampler, sampling_tensors
 from pageant.actors.executor.runners.step_logits import UndrawnLogits
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.host_memory import HostMemory
-from pageant.kernels.collectives.base import Collectives
+from pageant.kernels.collectives.group_operations import GroupOperations
 from pageant.kernels.quantized_kv import kv_dtype
 from pageant.models.layer_groups import LayerGroups
 from pageant.protocol.errors import ConfigurationError
@@ -52,7 +52,7 @@ class TorchRunner:
         progress: see `load_decoder`.
         disk: the file of blocks that are on a disk.
         loaded: the weights, if they are there already. Those of another model, or for another device, are passed over.
-        collectives: this rank's side of the group that computes the model together; None where it is alone.
+        operations: this rank's side of the group that computes the model together; None where it is alone.
         num_near: how many ranks of the group share this host's memory, this one included.
     """
 
@@ -68,7 +68,7 @@ class TorchRunner:
         progress: Callable[[int, int], None] | None = None,
         disk: DiskFile | None = None,
         loaded: LoadedModel | None = None,
-        collectives: Collectives | None = None,
+        operations: GroupOperations | None = None,
         num_near: int = 1,
     ) -> None:
         if config.device == "cpu":
@@ -76,7 +76,7 @@ class TorchRunner:
         self.config = config
         self.device = torch.device(config.device)
         self._clock = clock or (lambda: 0.0)
-        self._collectives = collectives
+        self._operations = operations
         self._take_model(loaded, progress)
         block_bytes = self._arrange_blocks()
         self.num_blocks, self.max_model_len = self._agreed(self._pool_size(block_bytes, num_near))
@@ -93,8 +93,8 @@ class TorchRunner:
 
     def _take_model(self, loaded: LoadedModel | None, progress: Callable[[int, int], None] | None) -> None:
         """Take over weights that are loaded already, or load them, with what makes drafts."""
-        config, group = self.config, self._collectives
-        key = ModelKey.of(config, *((0, 1) if group is None else (group.rank, group.size)))
+        config, operations = self.config, self._operations
+        key = ModelKey.of(config)
         if loaded is None or loaded.key != key:
             loaded = LoadedModel(key, config.adapters, progress)
         else:
@@ -108,8 +108,8 @@ class TorchRunner:
                 "a model that is pooled is computed by one executor; expected tensor_parallel 1"
             )
         self.whole_prompts = not self._decoder.spec.is_causal
-        if group is not None:
-            self._decoder.join(group)
+        if operations is not None:
+            self._decoder.join(operations.stage, operations.links)
         self.kernels = self._kernels.name
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._decoder.kv_dtype = kv_dtype(config.kv_cache_dtype, self._decoder.dtype)
@@ -150,11 +150,11 @@ class TorchRunner:
 
     def _agreed(self, pool: PoolSize) -> tuple[int, int]:
         """Return the blocks, and the tokens of the longest request, that every rank of the group has memory for."""
-        if self._collectives is None:
+        if self._operations is None:
             return pool.num_blocks, pool.max_model_len
         mine = torch.tensor([pool.num_blocks, pool.max_model_len])
-        everyone = torch.empty(self._collectives.size, 2, dtype=torch.int64)
-        self._collectives.all_gather(mine, everyone)
+        everyone = torch.empty(self._operations.size, 2, dtype=torch.int64)
+        self._operations.everyone.all_gather(mine, everyone)
         num_blocks, max_model_len = everyone.amin(0).tolist()
         return num_blocks, max_model_len
 

@@ -112,17 +112,17 @@ void products(const Grouping& grouping, const T* x, const Weights& weights, cons
     });
 }
 
-// to [tokens, hidden] = the sum of what each token's experts made, by their weights, in the order of its choices.
-template <class T, class To>
-void weighted_sums(const Layer<T>& layer, const Grouping& grouping, const To* made, To* to) {
-    for_rows(layer.tokens, layer.top_k * layer.hidden, [&](int64_t token) {
-        const int64_t* row_of = grouping.row_of.data() + token * layer.top_k;
-        const float* weights = layer.weights + token * layer.top_k;
-        along(layer.hidden, [&](int64_t i, int count) {
+// to [tokens, hidden] = the sum of what each token's experts made, by their weights [tokens, top_k], in the order of its
+// choices. row_of(pair) is the row of `made` that a pair has, or negative.
+template <class To, class RowOf>
+void weighted_sums(int64_t tokens, int64_t top_k, int64_t hidden, const float* weights, const RowOf& row_of, const To* made,
+                   To* to) {
+    for_rows(tokens, top_k * hidden, [&](int64_t token) {
+        along(hidden, [&](int64_t i, int count) {
             vf sum = {};
-            for (int64_t k = 0; k < layer.top_k; k++)
-                if (row_of[k] >= 0) sum = fma(get(made + row_of[k] * layer.hidden + i, count), splat(weights[k]), sum);
-            put(to + token * layer.hidden + i, sum, count);
+            for (int64_t pair = token * top_k; pair < (token + 1) * top_k; pair++)
+                if (row_of(pair) >= 0) sum = fma(get(made + row_of(pair) * hidden + i, count), splat(weights[pair]), sum);
+            put(to + token * hidden + i, sum, count);
         });
     });
 }
@@ -132,6 +132,10 @@ void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down
     const int64_t hidden = layer.hidden, inner = layer.inner;
     Grouping grouping(layer.chosen, layer.tokens, layer.top_k, layer.experts);
     const int64_t pairs = grouping.rows();
+    const auto sum_up = [&](const auto* made, auto* to) {
+        const auto row_of = [&](int64_t pair) { return grouping.row_of[pair]; };
+        weighted_sums(layer.tokens, layer.top_k, hidden, layer.weights, row_of, made, to);
+    };
     // Not cleared: all of it is written before it is read.
     std::unique_ptr<T[]> rows(new T[pairs * hidden]), gate_up(new T[pairs * 2 * inner]), acted(new T[pairs * inner]);
     for_rows(pairs, hidden, [&](int64_t row) {
@@ -145,12 +149,12 @@ void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down
     if (layer.unrounded) {
         std::unique_ptr<float[]> made(new float[pairs * hidden]);
         products<T>(grouping, acted.get(), down, layer.down_bias, nullptr, made.get(), inner, hidden);
-        weighted_sums(layer, grouping, made.get(), layer.unrounded);
+        sum_up(made.get(), layer.unrounded);
         return;
     }
     T* made = rows.get();  // in the place of what it was made from
     products<T>(grouping, acted.get(), down, layer.down_bias, made, nullptr, inner, hidden);
-    weighted_sums(layer, grouping, made, layer.y);
+    sum_up(made, layer.y);
 }
 
 template <int BITS, class T>
@@ -228,6 +232,10 @@ auto act_and_mul_of(int64_t activation) {
         const Scaled out{(const uint8_t*)down, down_scales, alike};                                         \
         if (bits) by_bits(bits, [&](auto b) { quantized_moe<b()>(layer, up, out, in_tiles != 0); });        \
         else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down});                                \
+    }                                                                                                       \
+    EXPORT void pageant_weigh_experts_##SUFFIX(const T* made, const float* weights, T* y, int64_t tokens,   \
+                                               int64_t top_k, int64_t hidden) {                             \
+        weighted_sums(tokens, top_k, hidden, weights, [](int64_t pair) { return pair; }, made, y);          \
     }                                                                                                       \
     EXPORT void pageant_route_##SUFFIX(const T* logits, int64_t stride, int64_t tokens, int64_t experts,    \
                                        int64_t top_k, int64_t normalise, float* weights, int64_t* chosen) { \
