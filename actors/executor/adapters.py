@@ -10,7 +10,8 @@ from pageant.actors.executor.batch.batch import Batch
 from pageant.actors.executor.steps import Step
 from pageant.actors.runtime import Actor, receives
 from pageant.models.errors import CheckpointError
-from pageant.protocol.adapters import (
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.lifecycle import (
     ADAPTER_OWNERS,
     ADAPTERS,
     AdapterLoaded,
@@ -21,7 +22,6 @@ from pageant.protocol.adapters import (
     adapter_owners,
     offered_adapters,
 )
-from pageant.protocol.errors import BadRequest
 from pageant.protocol.supervision import Facts
 
 if TYPE_CHECKING:
