@@ -28,7 +28,7 @@ _GROUP = 32
 
 @functools.cache
 def _raised() -> Tensor:
-    """Return 128 + r of each input, uint8. (csrc/halves.h has the same r.)"""
+    """Return 128 + r of each input, uint8. (csrc/gemm/halves.h has the same r.)"""
     zero = torch.zeros(1, dtype=torch.int64)
     quads = torch.arange(HALVED_INPUTS_MAX // 4)
     words = torch.stack(philox4x32((quads, zero, zero, zero), (zero, zero)), dim=1)

@@ -59,7 +59,7 @@ _K_BLOCK = 64
 class _Rounding(NamedTuple):
     """The range of q, and the divisors that are tried for the number of the largest size.
 
-    (csrc/quantized.cpp has the same.)
+    (csrc/gemm/quantized.cpp has the same.)
     """
 
     least: int

@@ -17,15 +17,13 @@ from pageant.models.gguf.folder import FILES, as_folder
 from pageant.models.hub import resolve
 from pageant.models.names import Names
 from pageant.models.pooling import PoolingSpec, read_pooling, read_purpose
-from pageant.models.ready import QUANTISED, ReadyWeights, find_method
+from pageant.models.ready import ReadyWeights, find_method
 from pageant.models.spec import DecoderSpec, ModelSpec
+from pageant.models.tensor_checks import DTYPES, HEAD, MISMATCH, check_tensors
 from pageant.models.tensor_files import TensorInfo, parts_of, read_header
 from pageant.models.weights import Place, Places
 
-__all__ = ["HEAD", "Checkpoint", "CheckpointError", "has_chat_template", "resolve"]
-
-HEAD = "lm_head.weight"
-"""A head's name, where it may be saved though it is the embedding."""
+__all__ = ["Checkpoint", "CheckpointError", "has_chat_template", "resolve"]
 
 log = logging.getLogger("pageant.models")
 
@@ -34,11 +32,7 @@ _INDEX = "model.safetensors.index.json"
 _EXPERTS_MAX = 1 << 14
 """Parts of a stack; a file that says more is not taken at its word."""
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_MISMATCH = "Check that config.json and the weights belong together."
 _ONLY_SAFETENSORS = "Convert other formats with transformers: `model.save_pretrained(folder)`."
-# Constants that older exports saved among the weights: they are computed here, or not needed.
-_BUFFERS = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 
 
 class Checkpoint:
@@ -237,7 +231,7 @@ class Checkpoint:
                 if known in found:
                     names = f"{found[known].name} and {info.name}"
                     raise CheckpointError(
-                        info.file, f"{names}, which are one tensor", "each tensor under one name", _MISMATCH
+                        info.file, f"{names}, which are one tensor", "each tensor under one name", MISMATCH
                     )
                 found[known] = info
         return found
@@ -267,7 +261,7 @@ class Checkpoint:
                         self.path / _INDEX,
                         f"nothing about {name}, which {found[name].file.name} and {file.name} both hold",
                         "the shard of each tensor",
-                        _MISMATCH,
+                        MISMATCH,
                     )
                 if shard in (None, file.name):
                     found[name] = info
@@ -277,7 +271,7 @@ class Checkpoint:
                     self.path / _INDEX,
                     f"{name} in {shard}, which does not hold it",
                     "the shard of each tensor",
-                    _MISMATCH,
+                    MISMATCH,
                 )
         return found
 
@@ -286,10 +280,10 @@ class Checkpoint:
         """Return the dtype of the weights: "float32", "float16" or "bfloat16", by config.json or else by them."""
         name = self.config.get("dtype") or self.config.get("torch_dtype")
         if name is None:
-            saved = (_DTYPES.get(info.dtype) for info in self.tensors.values())
+            saved = (DTYPES.get(info.dtype) for info in self.tensors.values())
             name = next((dtype for dtype in saved if dtype is not None), None)
-        if name not in _DTYPES.values():
-            raise self._config.wrong("dtype", name, f"one of {', '.join(_DTYPES.values())}")
+        if name not in DTYPES.values():
+            raise self._config.wrong("dtype", name, f"one of {', '.join(DTYPES.values())}")
         return str(name)
 
     @property
@@ -308,7 +302,8 @@ class Checkpoint:
         _ = self.spec(), self.eos_token_ids, self.dtype, self.tensors
         _ = self.pooling
         if self.architecture is not None:
-            self._check_tensors(*self.decoder())
+            spec, places = self.decoder()
+            check_tensors(self, places, tied=spec.tie_word_embeddings)
 
     def refuse_quantization(self, quantization: str | None) -> None:
         """Raise CheckpointError where weights that come quantised are to be quantised once more."""
@@ -320,59 +315,10 @@ class Checkpoint:
                 "Leave it out, or use the model's original checkpoint.",
             )
 
-    def _check_tensors(self, spec: DecoderSpec, places: Places) -> None:
-        ready = self.ready
-        if ready is None:
-            self._refuse_undescribed()
-        modules, parts = ({}, frozenset[str]()) if ready is None else (ready.modules, ready.parts)
-        dense = {name: place for name, place in places.items() if name not in modules}
-        missing = [name for name in dense if name not in self.tensors]
-        if missing:
-            raise self._wrong_tensors("missing", missing, "every tensor of the architecture")
-        superfluous = (*_BUFFERS, *(() if self.names is None else self.names.ignored))
-        copies = {HEAD} if spec.tie_word_embeddings else set()
-        extra = [
-            info.name
-            for name, info in self.tensors.items()
-            if name not in dense
-            and name not in parts
-            and name not in copies
-            and not name.endswith(superfluous)
-            and not name.startswith(() if self.names is None else self.names.ignored_modules)
-        ]
-        if extra:
-            raise self._wrong_tensors("unknown", extra, "only tensors of the architecture")
-        for name, place in dense.items():
-            info = self.tensors[name]
-            if info.shape != place.shape:
-                raise self._wrong_tensor(info, f"shape {list(info.shape)}", f"{list(place.shape)}")
-            if info.dtype not in _DTYPES:
-                raise self._wrong_tensor(info, f"dtype {info.dtype}", f"one of {', '.join(_DTYPES)}")
-        if ready is not None:
-            ready.check_values()
-
-    def _refuse_undescribed(self) -> None:
-        """Raise CheckpointError for quantised tensors where no configuration says how they were made."""
-        found = next((info for name, info in self.tensors.items() if name.endswith(QUANTISED)), None)
-        if found is not None:
-            raise CheckpointError(
-                found.file,
-                f"the quantised tensor {found.name}, but no quantization_config in config.json",
-                "a configuration that says how it was made",
-                "Download config.json again, or use the model's original checkpoint.",
-            )
-
     def _name_of_tied(self, name: str, place: Place) -> str:
         """The name that a tensor is saved by: one matrix that is embedding and head may be saved as either."""
         saved_as_head = place.name == "embedding.weight" and name not in self.tensors and HEAD in self.tensors
         return HEAD if saved_as_head else name
-
-    def _wrong_tensors(self, kind: str, names: list[str], expected: str) -> CheckpointError:
-        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return CheckpointError(self.path, f"{kind} tensors: {listed}", expected, _MISMATCH)
-
-    def _wrong_tensor(self, info: TensorInfo, found: str, expected: str) -> CheckpointError:
-        return CheckpointError(info.file, f"{info.name} has {found}", expected, _MISMATCH)
 
     def _no_weights(self) -> CheckpointError:
         pickled = sorted(file.name for pattern in _PICKLED for file in self.path.glob(pattern))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.kernels.collectives.base import Collectives
+from pageant.kernels.collectives.stage_links import StageLinks
 from pageant.kernels.tiled import LinearWeight
 from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
@@ -71,7 +72,7 @@ class Decoder(Protocol):
     tapped: Tensor | None
     """[T, len(taps) * hidden_size], of the last forward pass."""
     groups: LayerGroups
-    """The layers that share blocks; one group of all at first."""
+    """The layers of the whole model that share blocks; one group of all at first."""
     kv_dtype: torch.dtype
     """Of the KV caches that `allocate_kv_caches` returns; `dtype` at first."""
 
@@ -87,14 +88,19 @@ class Decoder(Protocol):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Return how many tokens each layer attends over, the present one included; None is all of them."""
+        """Return how many tokens each layer of the whole model attends over, the present one included; None is all."""
         ...
 
-    def join(self, collectives: Collectives) -> None:
+    def join(self, collectives: Collectives, links: StageLinks | None = None) -> None:
         """Compute with the other ranks of a group from now on; for a decoder of a rank's share of the weights.
 
         All ranks then call `forward` and `logits` in the same order, with the same arguments. The logits of all ranks
         come together on rank 0; on others, `logits` returns a part that nobody needs.
+
+        Args:
+            collectives: of the ranks of this rank's stage.
+            links: to the stages before and after, where there are several. Stages but the last return of `forward`
+                and `logits` what nobody needs.
         """
         ...
 

@@ -24,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.kernels.collectives.base import Collectives
+from pageant.kernels.collectives.stage_links import StageLinks
 from pageant.kernels.tiled import LinearWeight
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Embedded, Wanted
@@ -77,7 +78,7 @@ class FallbackDecoder:
         setattr(model, model.base_model_prefix, self._given)
         self._no_tokens = torch.zeros(1, 1, dtype=torch.int64, device=device)
 
-    def join(self, collectives: Collectives) -> None:
+    def join(self, collectives: Collectives, links: StageLinks | None = None) -> None:
         """See `Decoder.join`."""
         raise NotImplementedError("transformers' own modelling code is not shared out")
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from pageant.kernels.base import Kernels
 from pageant.kernels.collectives.base import Collectives
 from pageant.kernels.tiled import LinearWeight
+from pageant.models.sharding import ExpertSharing
 
 __all__ = ["Joint"]
 
@@ -25,10 +26,13 @@ class Joint:
         rank, size: this rank's number, and how many there are.
         segments: parts of sums over inputs that this rank has, each with a weight of its own.
         vocab_size: tokens of the whole vocabulary, of which each rank has as many rows, padded at the end.
+        experts: how a mixture's experts are shared out.
     """
 
-    def __init__(self, rank: int, size: int, vocab_size: int, segments: int = 1) -> None:
-        self.rank, self.size, self.segments = rank, size, segments
+    def __init__(
+        self, rank: int, size: int, vocab_size: int, segments: int = 1, experts: ExpertSharing = "cut"
+    ) -> None:
+        self.rank, self.size, self.segments, self.experts = rank, size, segments, experts
         self._vocab_size = vocab_size
         self._collectives: Collectives | None = None
 

@@ -44,6 +44,19 @@ class LayerGroups:
             (batches[group], caches[place]) for group, place in zip(self.of_layer, self.places, strict=True)
         )
 
+    def part(self, layers: range) -> LayerGroups:
+        """Return the same groups for some of the layers alone, whose caches are numbered anew.
+
+        A group may have no layer among them. Its blocks are then no memory here.
+        """
+        seen = Counter[int]()
+        groups, places = [], []
+        for group in self.of_layer[layers.start : layers.stop]:
+            groups.append(group)
+            places.append(seen[group])
+            seen[group] += 1
+        return LayerGroups(self.windows, tuple(groups), tuple(places))
+
     @classmethod
     def one(
         cls,

@@ -13,10 +13,9 @@ from torch import Tensor
 from pageant.kernels.base import Kernels
 from pageant.kernels.quantized import QuantizedWeight
 from pageant.kernels.tiled import TiledWeight
-from pageant.models.checkpoint import HEAD, Checkpoint
+from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
-from pageant.models.joint import Joint
 from pageant.models.mapped_files import MappedFiles
 from pageant.models.native import NativeDecoder
 from pageant.models.placing import as_rows, fill_plain
@@ -24,7 +23,9 @@ from pageant.models.quantization import QUANTIZATIONS, Quantization
 from pageant.models.ready.filling import fill
 from pageant.models.ready.module import ReadyModule
 from pageant.models.ready.weights import Form
-from pageant.models.sharding import Piece, Shard, local_spec, pieces, why_not_shared
+from pageant.models.sharding import Piece, Shard, pieces
+from pageant.models.share_checks import why_not_shared, why_not_staged
+from pageant.models.tensor_checks import HEAD
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 
@@ -70,11 +71,8 @@ def load_decoder(
         raise ValueError(f"unknown quantization {quantization!r}: expected one of {', '.join(QUANTIZATIONS)}")
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
-    if shard is not None and (objection := why_not_shared(checkpoint, shard.ranks, shard.segments)):
-        found, _, expected = objection.partition("; expected ")
-        raise CheckpointError(
-            checkpoint.path, f"tensor_parallel {shard.ranks}: {found}", expected, "Change tensor_parallel."
-        )
+    if shard is not None:
+        _refuse_shard(checkpoint, shard)
     if checkpoint.architecture is None:
         if quantization is not None:
             raise CheckpointError(
@@ -91,13 +89,7 @@ def load_decoder(
         _check_tied_head(checkpoint, places)
     ready = checkpoint.ready
     forms = None if ready is None else ready.forms
-    local, joint = spec, None
-    if shard is not None:
-        local, joint = (
-            local_spec(spec, shard),
-            Joint(shard.rank, shard.ranks, spec.vocab_size, shard.segments_here),
-        )
-    decoder = NativeDecoder(local, torch_dtype, device, kernels, max_model_len, quantization, forms, joint)
+    decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len, quantization, forms, shard)
     items = list(_items(checkpoint, places))
     report = _Report(progress, sum(item.num_bytes for item in items))
     for some in _parts(items):
@@ -105,6 +97,24 @@ def load_decoder(
     if ready is not None:
         log.info("%s: %s", checkpoint.path.name, ready.description)
     return decoder
+
+
+def _refuse_shard(checkpoint: Checkpoint, shard: Shard) -> None:
+    """Raise CheckpointError for a checkpoint that cannot be shared out so."""
+    stage = shard.stage
+    objections = {
+        f"tensor_parallel {shard.ranks}": why_not_shared(
+            checkpoint, shard.ranks, shard.segments, shard.experts
+        )
+        if shard.is_joint
+        else "",
+        f"pipeline_parallel {stage.count}": why_not_staged(checkpoint, stage.count, stage.layers_of_each),
+    }
+    for option, objection in objections.items():
+        if objection:
+            found, _, expected = objection.partition("; expected ")
+            change = f"Change {option.partition(' ')[0]}."
+            raise CheckpointError(checkpoint.path, f"{option}: {found}", expected, change)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,34 +75,61 @@ class MixtureOfExperts:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, hidden_size] for x [T, hidden_size]."""
-        spec, kernels = self._spec, self._kernels
+        spec, kernels, joint = self._spec, self._kernels, self._joint
         logits = kernels.linear(x, self._router, self._router_bias)
-        chosen = kernels.route(logits, spec.top_k, spec.normalise)
-        if self._joint is None:
+        weights, experts = kernels.route(logits, spec.top_k, spec.normalise)
+        if joint is None or (joint.size == 1 and joint.experts != "cut"):
             stacks, biases = self._segments[0]
-            output = kernels.moe(x, *stacks, *chosen, spec.activation, biases=biases)
+            output = kernels.moe(x, *stacks, weights, experts, spec.activation, biases=biases)
+        elif joint.experts == "exact":
+            output = self._sum_of_all(joint, x, weights, self._here(experts))
         else:
-            output = self._joint.sum(
-                [
-                    kernels.moe(x, *stacks, *chosen, spec.activation, biases=biases, unrounded=True)
-                    for stacks, biases in self._segments
-                ],
-                x.dtype,
-            )
+            experts = self._here(experts)
+            parts = [
+                kernels.moe(x, *stacks, weights, experts, spec.activation, biases=biases, unrounded=True)
+                for stacks, biases in self._segments
+            ]
+            output = joint.sum(parts, x.dtype)
         if self._shared is not None:
             output += torch.sigmoid(kernels.linear(x, self._switch)) * self._shared(x)
         return output
+
+    def _here(self, experts: Tensor) -> Tensor:
+        """Return the numbers of experts, int64 [T, K], among those whose weights are here; -1 for others."""
+        first, count = self._spec.first_here, self._spec.experts_here
+        if count is None:
+            return experts
+        here = experts - first
+        return here.masked_fill_((here < 0) | (here >= count), -1)
+
+    def _sum_of_all(self, joint: Joint, x: Tensor, weights: Tensor, experts: Tensor) -> Tensor:
+        """Return the weighted sum of what all experts make of x, [T, N], in the order in which one rank takes it.
+
+        weights, experts: [T, K]. What one rank's experts make comes to all ranks first, [T, K, N], and is exact: others
+        add zeros to it.
+        """
+        tokens, top_k = experts.shape
+        pairs = x.repeat_interleave(top_k, dim=0)
+        alone = torch.ones(tokens * top_k, 1, dtype=torch.float32, device=x.device)
+        stacks, biases = self._segments[0]
+        made = self._kernels.moe(
+            pairs, *stacks, alone, experts.view(-1, 1), self._spec.activation, biases=biases
+        )
+        everyone = joint.sum([made.float()], x.dtype)
+        return self._kernels.weigh_experts(everyone.view(tokens, top_k, -1), weights)
 
 
 def _segments_of_experts(weights: Weights, joint: Joint | None) -> list[tuple[tuple[Any, Any], ExpertBiases]]:
     """Return the experts' stacked weights into and out of their inner layers, and biases, for each segment of sums.
 
-    The biases of sums are added once, by the first segment of all ranks.
+    The biases of sums are added once, by the first segment of all ranks. Whole experts have theirs with them.
     """
-    segments = 1 if joint is None else joint.segments
+    are_cut = joint is not None and joint.experts == "cut"
+    segments = joint.segments if joint is not None and are_cut else 1
     names = ("expert_gate_up.weight", "expert_down.weight", "expert_gate_up.bias")
     into, out, bias = (segment_names(name, segments) for name in names)
-    first = weights.get("expert_down.bias") if joint is None or joint.rank == 0 else None
+    adds = joint is None or not are_cut or joint.rank == 0
+    first = weights.get("expert_down.bias") if adds else None
     return [
         (
             (weights[into[number]], weights[out[number]]),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
 from pageant.kernels.collectives.base import Collectives
+from pageant.kernels.collectives.stage_links import StageLinks
 from pageant.kernels.halves import HALVED_INPUTS_MAX
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, QuantizedWeight, Weight, empty_quantized
@@ -25,9 +26,9 @@ from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
 from pageant.models.ready.weights import Form, Key
 from pageant.models.rotary import rotary_table
-from pageant.models.sharding import Shard, is_segmented, segment_names
+from pageant.models.sharding import ExpertSharing, Shard, is_segmented, local_spec, segment_names
 from pageant.models.spec import DecoderSpec, LayerSpec
-from pageant.models.weights import Place, is_float32, layer_parts, layer_shapes, model_shapes
+from pageant.models.weights import Place, head_name, is_float32, layer_parts, layer_shapes, model_shapes
 
 __all__ = ["NativeDecoder"]
 
@@ -47,28 +48,38 @@ class NativeDecoder:
         max_model_len: int | None = None,
         quantization: Quantization | None = None,
         forms: Mapping[Key, Form] | None = None,
-        joint: Joint | None = None,
+        shard: Shard | None = None,
     ) -> None:
         """`max_model_len` is how many positions are served, where it is fewer than the spec's.
 
-        Weights are kept in what `quantization` says, or in the forms that a quantised checkpoint's have. With `joint`,
-        the spec is that of a rank's share of the model, whose weights these are.
+        Weights are kept in what `quantization` says, or in the forms that a quantised checkpoint's have. With `shard`,
+        they are those of a rank's share of the model that the spec describes.
         """
+        self.windows = tuple(layer.window for layer in spec.layers)
+        self.shard, self._joint = shard, None
+        self._experts: ExpertSharing = "cut" if shard is None else shard.experts
+        self._own_layers = range(spec.num_layers)
+        if shard is not None:
+            self._own_layers = shard.stage.layers(spec.num_layers)
+            if shard.is_joint:
+                self._joint = Joint(
+                    shard.rank, shard.ranks, spec.vocab_size, shard.segments_here, shard.experts
+                )
+            spec = local_spec(spec, shard)
         self.spec = spec
         self.dtype = dtype
         self.device = torch.device(device)
         self.kernels = kernels
-        self._quantization, self._forms = quantization, forms or {}
-        self._joint = joint
+        self._quantization = quantization
+        self._forms = _of_layers(forms or {}, self._own_layers)
+        self._links: StageLinks | None = None
         self.taps: tuple[int, ...] = ()
         self.tapped: Tensor | None = None
         self.groups = LayerGroups.one(self.windows) if spec.is_causal else LayerGroups.scratch(self.windows)
         self.kv_dtype = dtype
         self._pages = Pages(self.device)
         shapes = model_shapes(spec)
-        head = "lm_head.weight" if "lm_head.weight" in shapes else "embedding.weight"
-        if not spec.has_head:
-            head = ""
+        head = head_name(spec) if spec.has_head else ""
         self._weights: dict[str, LinearWeight] = {
             name: self._empty_head((None, name), shape) if name == head else self._empty((None, name), shape)
             for name, shape in shapes.items()
@@ -79,28 +90,37 @@ class NativeDecoder:
             rope: rotary_table(rope, max_model_len or spec.max_model_len, self.device) for rope in ropes
         }
         self._layers = [
-            DecoderLayer(spec, layer, tables[layer.rope] if layer.rope else None, weights, kernels, joint)
+            DecoderLayer(
+                spec, layer, tables[layer.rope] if layer.rope else None, weights, kernels, self._joint
+            )
             for layer, weights in zip(spec.layers, self._layer_weights, strict=True)
         ]
         self._final_norm = self._embedding_norm = None
-        if spec.arrangement != "sum_norm":
+        if spec.ends and spec.arrangement != "sum_norm":
             self._final_norm = Norm(spec.norm, "final_norm", self._weights, kernels)
-        if spec.embedding_norm:
+        if spec.begins and spec.embedding_norm:
             self._embedding_norm = Norm(spec.norm, "embedding_norm", self._weights, kernels)
-        self._lm_head = self._weights[head] if spec.has_head else None
+        self._lm_head = self._weights[head] if spec.ends and spec.has_head else None
         self._embedding_scale = None
         if spec.embedding_scale is not None:
             self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype, device=self.device)
 
-    @property
-    def shard(self) -> Shard | None:
-        """The share of the model that these weights are; None is all of it."""
-        return None if self._joint is None else Shard(self._joint.rank, self._joint.size)
-
-    def join(self, collectives: Collectives) -> None:
+    def join(self, collectives: Collectives, links: StageLinks | None = None) -> None:
         """See `Decoder.join`."""
-        assert self._joint is not None, "the whole model is here"
-        self._joint.join(collectives)
+        assert self.shard is not None, "the whole model is here"
+        if self._joint is not None:
+            self._joint.join(collectives)
+        self._links = links
+
+    @property
+    def groups(self) -> LayerGroups:
+        """See `Decoder.groups`."""
+        return self._groups
+
+    @groups.setter
+    def groups(self, groups: LayerGroups) -> None:
+        is_whole = len(self._own_layers) == len(self.windows)
+        self._groups, self._own_groups = groups, groups if is_whole else groups.part(self._own_layers)
 
     def forward(
         self,
@@ -113,11 +133,16 @@ class NativeDecoder:
         token_types: Tensor | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
-        hidden = self._embed(token_ids, positions, embedded, token_types)
         residual: Tensor | None = None
+        if self.spec.begins:
+            hidden = self._embed(token_ids, positions, embedded, token_types)
+        else:
+            hidden, residual = self._receive(len(token_ids))
         tapped = []
         last = len(self._layers) - 1
-        places = self.groups.in_order(batch.groups, kv_caches)
+        places = self._own_groups.in_order(batch.groups, kv_caches)
+        if not self.spec.ends:
+            wanted = None  # the next stage has layers that read all tokens
         if not self.spec.is_causal:
             places = look_both_ways(places, self.windows)
             wanted = wanted_both_ways(wanted, self.windows[last])
@@ -128,7 +153,26 @@ class NativeDecoder:
             of_this = wanted if index == last else None
             hidden, residual = layer.forward(hidden, residual, positions, of_group, kv_cache, of_this)
         self.tapped = torch.cat(tapped, dim=1) if tapped else None
+        if not self.spec.ends:
+            return self._pass_on(hidden, residual)
         return hidden if self._final_norm is None else self._final_norm.add(hidden, residual)[0]
+
+    def _receive(self, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """Return what the layers of the stage before left of a step: hidden and residual, [T, hidden_size] each."""
+        assert self._links is not None, "a stage computes once its group has met"
+        stream = torch.empty(2, num_tokens, self.spec.hidden_size, dtype=self.dtype, device=self.device)
+        self._links.receive(stream)
+        hidden, residual = stream.unbind()
+        return hidden, residual
+
+    def _pass_on(self, hidden: Tensor, residual: Tensor | None) -> Tensor:
+        """Give the next stage what the layers left, [T, hidden_size] each. Return hidden, which nobody reads here."""
+        assert self._links is not None, "a stage computes once its group has met"
+        assert residual is not None and residual.dtype == hidden.dtype, (
+            "every decoder has a stream of its dtype"
+        )
+        self._links.send(torch.stack((hidden, residual)))
+        return hidden
 
     def _embed(
         self, token_ids: Tensor, positions: Tensor, embedded: Embedded | None, token_types: Tensor | None
@@ -157,6 +201,8 @@ class NativeDecoder:
 
     def logits(self, hidden: Tensor, needed: NeededLogits | None = None) -> Tensor:
         """See `Decoder.logits`."""
+        if not self.spec.ends:
+            return hidden
         assert self._lm_head is not None, "a model without a head computes no logits"
         logits = self.kernels.logits(hidden, self._lm_head, needed)
         if self._joint is not None:
@@ -181,15 +227,10 @@ class NativeDecoder:
         return self.spec.logit_scale is not None or self.spec.logit_softcap is not None
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """See `Decoder.windows`."""
-        return tuple(layer.window for layer in self.spec.layers)
-
-    @property
     def kv_layout(self) -> KVLayout:
         """See `Decoder.kv_layout`."""
         attention = self.spec.attention
-        layers = self.groups.layers_per_block
+        layers = self._own_groups.layers_per_block
         return KVLayout(layers, attention.num_kv_heads, attention.head_dim, self.kv_dtype)
 
     def kv_bytes_per_block(self, block_size: int) -> int:
@@ -253,7 +294,7 @@ class NativeDecoder:
         for name, shape in layer_shapes(self.spec, layer).items():
             key, rows = (number, name), [part.rows for part in parts if name == f"{part.module}.weight"]
             names = [name]
-            if segments > 1 and is_segmented(name):
+            if segments > 1 and is_segmented(name, self._experts):
                 shape, rows = _of_segment(name, shape, segments), [count // segments for count in rows]
                 names = segment_names(name, segments)
             for one in names:
@@ -307,6 +348,15 @@ class NativeDecoder:
         rows = [shape[-2], *parts]
         is_stack = len(shape) == 3
         return fit_tiles(rows, shape[-1]) and (not is_stack or all(fit_tiles([], count) for count in rows))
+
+
+def _of_layers(forms: Mapping[Key, Form], layers: range) -> dict[Key, Form]:
+    """Return the forms of some of the layers, which are numbered anew, and of what is outside of layers."""
+    return {
+        (None if layer is None else layer - layers.start, name): form
+        for (layer, name), form in forms.items()
+        if layer is None or layer in layers
+    }
 
 
 def _of_segment(name: str, shape: tuple[int, ...], segments: int) -> tuple[int, ...]:

@@ -1,30 +1,36 @@
 """A rank's share of a model's weights: its own smaller specification, and the parts of a checkpoint that it reads.
 
-Each layer is cut: projections into attention and the MLP by their outputs, whole heads together, and projections back
-to the stream by their inputs. Embedding and head are cut by the vocabulary. Norms and routers are whole on each rank.
-Knows no torch.
+Layers are divided over the stages of a pipeline (`stages`). Each is cut for the ranks of its stage: projections into
+attention and the MLP by their outputs, whole heads together, and projections back to the stream by their inputs.
+Embedding and head are cut by the vocabulary. Norms and routers are whole on each rank. Knows no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from pageant.models.checkpoint import Checkpoint
 from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
-from pageant.models.weights import Place
+from pageant.models.stages import WHOLE, Stage
+from pageant.models.weights import Place, model_shapes
 
 __all__ = [
+    "ExpertSharing",
     "Piece",
     "Shard",
     "is_segmented",
     "local_spec",
-    "objection_to",
     "pieces",
     "segment_name",
     "segment_names",
-    "why_not_shared",
 ]
+
+ExpertSharing = Literal["cut", "whole", "exact"]
+"""How ranks share experts out: a part of each, as of an MLP, or whole ones.
+
+Of whole ones, each rank adds up its own. With "exact" it adds all that were chosen, in the order of one rank alone.
+"""
 
 INPUTS = 32
 """Inputs of a projection come to a rank in multiples of this: so many share a scale where weights are quantised."""
@@ -37,12 +43,21 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Share of one of `ranks` ranks."""
+    """Share of one of the `ranks` ranks of a stage."""
 
     rank: int
     ranks: int
     segments: int | None = None
     """Segments of sums over inputs, of all ranks together: a multiple of `ranks`. None is one for each rank."""
+    experts: ExpertSharing = "cut"
+    """How a mixture's experts are shared out."""
+    stage: Stage = WHOLE
+    """The rank's stage of the pipeline."""
+
+    @property
+    def is_joint(self) -> bool:
+        """Tell whether sums over inputs are taken by several ranks, or in segments."""
+        return self.ranks > 1 or self.segments not in (None, 1)
 
     @property
     def segments_here(self) -> int:
@@ -78,117 +93,19 @@ class Piece:
         return self.rows, self.columns
 
 
-def why_not_shared(checkpoint: Checkpoint, ranks: int, segments: int | None = None) -> str:
-    """Return why a checkpoint cannot be shared out over so many ranks, with what would do; "" if it can.
-
-    Args:
-        segments: see `Shard`.
-    """
-    if checkpoint.architecture is None:
-        names = checkpoint.config.get("architectures") or ["?"]
-        return f"{names[0]} runs on transformers' own code, which is whole; expected 1"
-    if checkpoint.pooling is not None:
-        return "models whose hidden states are pooled are not shared out in this version; expected 1"
-    return objection_to(checkpoint.decoder_spec(), ranks, segments) or _scattered_inputs(checkpoint)
+_SEGMENTED = frozenset({"o.weight", "down.weight", "shared_down.weight"})
+_SEGMENTED_EXPERTS = frozenset({"expert_down.weight", "expert_gate_up.weight", "expert_gate_up.bias"})
 
 
-def _scattered_inputs(checkpoint: Checkpoint) -> str:
-    """Return which quantised weight cannot be cut by its inputs, since their groups are scattered; "" if none."""
-    forms = {} if checkpoint.ready is None else checkpoint.ready.forms
-    for (layer, name), form in forms.items():
-        if form.order is not None and is_segmented(name):
-            return (
-                f"layer {layer}'s {name} has groups of inputs that are scattered over all of them (act-order); "
-                "expected 1, or a checkpoint without act-order"
-            )
-    return ""
-
-
-_SEGMENTED = frozenset(
-    {
-        *("o.weight", "down.weight", "shared_down.weight", "expert_down.weight"),
-        *("expert_gate_up.weight", "expert_gate_up.bias"),
-    }
-)
-
-
-def is_segmented(name: str) -> bool:
+def is_segmented(name: str, experts: ExpertSharing) -> bool:
     """Tell whether each segment of a tensor is a weight of its own: of sums over inputs, and what feeds experts'."""
-    return name in _SEGMENTED
+    return name in _SEGMENTED or (experts == "cut" and name in _SEGMENTED_EXPERTS)
 
 
 def segment_name(name: str, segment: int) -> str:
     """Return the name of one segment of a tensor of `weights`."""
     module, _, kind = name.rpartition(".")
     return f"{module}.segment{segment}.{kind}"
-
-
-def objection_to(spec: DecoderSpec, ranks: int, segments: int | None = None) -> str:
-    """Return why a model cannot be shared out over so many ranks, with what would do; "" if it can.
-
-    Args:
-        segments: see `Shard`.
-    """
-    if objection := _objection_to_ranks(spec, ranks):
-        return objection
-    for what, size in {"all heads together": spec.attention.query_size, **_inner_sizes(spec)}.items():
-        if segments is not None and size % (INPUTS * segments):
-            fitting = _listed(
-                one for one in (1, 2, 4, 8, 16, 32, 64) if one % ranks == 0 and size % (INPUTS * one) == 0
-            )
-            return (
-                f"{what} are {size} wide, which is no multiple of {INPUTS} x {segments} segments; "
-                f"expected tensor_segments {fitting}"
-            )
-    return ""
-
-
-def _objection_to_ranks(spec: DecoderSpec, ranks: int) -> str:
-    attention = spec.attention
-    heads, kv_heads = attention.num_heads, attention.num_kv_heads
-    if heads % ranks:
-        fitting = _listed(size for size in _divisors(heads) if not _kv_objection(kv_heads, size))
-        return f"{heads} attention heads do not divide by {ranks}; expected {fitting}"
-    if objection := _kv_objection(kv_heads, ranks):
-        return objection
-    if attention.qk_norm == "projection" and ranks > 1:
-        return "the norm of queries and keys is over all heads at once; expected 1"
-    inputs = {"all heads together": attention.query_size, **_inner_sizes(spec)}
-    for what, size in inputs.items():
-        if size % (INPUTS * ranks):
-            fitting = _listed(one for one in _divisors(heads) if size % (INPUTS * one) == 0)
-            return f"{what} are {size} wide, which is no multiple of {INPUTS} x {ranks}; expected {fitting}"
-    return ""
-
-
-def _kv_objection(kv_heads: int, ranks: int) -> str:
-    if kv_heads % ranks == 0 or ranks % kv_heads == 0:
-        return ""
-    fitting = _listed(size for size in _divisors(kv_heads))
-    return (
-        f"{kv_heads} key and value heads are neither a multiple nor a divisor of {ranks}; expected {fitting}"
-    )
-
-
-def _inner_sizes(spec: DecoderSpec) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for layer in spec.layers:
-        if isinstance(layer.mlp, MoESpec):
-            sizes["the experts' inner layers"] = layer.mlp.size
-            if layer.mlp.shared_size is not None:
-                sizes["the shared expert's inner layers"] = layer.mlp.shared_size
-        else:
-            sizes["the MLPs' inner layers"] = layer.mlp.size
-    return sizes
-
-
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
-
-
-def _listed(numbers: Iterator[int]) -> str:
-    *most, last = [str(number) for number in numbers] or ["1"]
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 def padded_vocabulary(vocab_size: int, ranks: int) -> int:
@@ -199,7 +116,7 @@ def padded_vocabulary(vocab_size: int, ranks: int) -> int:
 
 def local_spec(spec: DecoderSpec, shard: Shard) -> DecoderSpec:
     """Return the specification of a rank's share: that of a smaller decoder."""
-    ranks = shard.ranks
+    ranks, layers = shard.ranks, shard.stage.layers(spec.num_layers)
     attention = replace(
         spec.attention,
         num_heads=spec.attention.num_heads // ranks,
@@ -207,18 +124,25 @@ def local_spec(spec: DecoderSpec, shard: Shard) -> DecoderSpec:
     )
     return replace(
         spec,
-        vocab_size=padded_vocabulary(spec.vocab_size, ranks) // ranks,
+        vocab_size=padded_vocabulary(spec.vocab_size, ranks) // ranks if shard.is_joint else spec.vocab_size,
         attention=attention,
-        layers=tuple(replace(layer, mlp=_local_mlp(layer, ranks)) for layer in spec.layers),
+        layers=tuple(
+            replace(spec.layers[index], mlp=_local_mlp(spec.layers[index], shard)) for index in layers
+        ),
+        begins=shard.stage.is_first,
+        ends=shard.stage.is_last,
     )
 
 
-def _local_mlp(layer: LayerSpec, ranks: int) -> MLPSpec | MoESpec:
-    mlp = layer.mlp
-    if isinstance(mlp, MoESpec):
-        shared = None if mlp.shared_size is None else mlp.shared_size // ranks
+def _local_mlp(layer: LayerSpec, shard: Shard) -> MLPSpec | MoESpec:
+    mlp, ranks = layer.mlp, shard.ranks
+    if not isinstance(mlp, MoESpec):
+        return replace(mlp, size=mlp.size // ranks)
+    shared = None if mlp.shared_size is None else mlp.shared_size // ranks
+    if shard.experts == "cut":
         return replace(mlp, size=mlp.size // ranks, shared_size=shared)
-    return replace(mlp, size=mlp.size // ranks)
+    first, stop = shard.part(mlp.num_experts)
+    return replace(mlp, shared_size=shared, first_here=first, experts_here=stop - first)
 
 
 def pieces(spec: DecoderSpec, shard: Shard | None, place: Place) -> Iterator[Piece]:
@@ -230,12 +154,38 @@ def pieces(spec: DecoderSpec, shard: Shard | None, place: Place) -> Iterator[Pie
     if shard is None:
         yield Piece((0, place.outputs), None, place)
         return
-    if shard.segments_here == 1 or not is_segmented(place.name):
+    layers = shard.stage.layers(spec.num_layers)
+    if place.layer is None:
+        if place.name in model_shapes(replace(spec, begins=shard.stage.is_first, ends=shard.stage.is_last)):
+            yield from _of_rank(spec, shard, place)
+    elif place.layer in layers:
+        for piece in _of_rank(spec, shard, place):
+            yield replace(piece, place=replace(piece.place, layer=place.layer - layers.start))
+
+
+def _of_rank(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
+    """Yield the parts that a rank of the tensor's stage reads, with their places in the whole model's layers."""
+    if not shard.is_joint:
+        yield Piece((0, place.outputs), None, place)
+        return
+    if shard.experts != "cut" and place.expert is not None:
+        yield from _of_whole_expert(spec, shard, place)
+        return
+    if shard.segments_here == 1 or not is_segmented(place.name, shard.experts):
         yield from _pieces(spec, shard, place)
         return
     for segment in range(shard.segments_here):
         for piece in _pieces(spec, shard.of_segment(segment), place):
             yield replace(piece, place=replace(piece.place, name=segment_name(place.name, segment)))
+
+
+def _of_whole_expert(spec: DecoderSpec, shard: Shard, place: Place) -> Iterator[Piece]:
+    assert place.layer is not None and place.expert is not None, "experts are in layers"
+    mlp = _local_mlp(spec.layers[place.layer], shard)
+    assert isinstance(mlp, MoESpec), "the layer has experts"
+    here = place.expert - mlp.first_here
+    if mlp.experts_here is not None and 0 <= here < mlp.experts_here:
+        yield Piece((0, place.outputs), None, replace(place, expert=here))
 
 
 def segment_names(name: str, segments: int) -> list[str]:

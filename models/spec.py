@@ -156,6 +156,10 @@ class MoESpec:
     """Whether the router and both products of experts have biases."""
     shared_size: int | None = None
     """Inner size of an expert that every token goes to, times the sigmoid of a gate of its own."""
+    first_here: int = 0
+    """The first of the experts whose weights are here."""
+    experts_here: int | None = None
+    """How many of them; None is all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +220,10 @@ class DecoderSpec(ModelSpec):
     """What attention and MLP add to the stream is multiplied by."""
     logit_scale: float | None = None
     logit_softcap: float | None = None
+    begins: bool = True
+    """Whether it begins with the embedding. Later stages of a pipeline begin with the stream of the one before."""
+    ends: bool = True
+    """Whether it ends with the final norm, and the head if there is one. Earlier stages pass their stream on."""
 
     @property
     def num_layers(self) -> int:

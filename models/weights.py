@@ -19,6 +19,7 @@ __all__ = [
     "Places",
     "Shapes",
     "Weights",
+    "head_name",
     "is_float32",
     "layer_parts",
     "layer_shapes",
@@ -82,7 +83,15 @@ Places = Mapping[str, Place]
 
 
 def model_shapes(spec: DecoderSpec) -> Shapes:
-    """The tensors outside the layers. There is no `lm_head` when it is the embedding, or where none is."""
+    """The tensors outside the layers. There is no `lm_head` when it is the embedding, or where none is.
+
+    A stage of a pipeline has those of its end alone. Where embedding and head are one, the first and the last have it.
+    """
+    shapes = _at_the_beginning(spec) if spec.begins else {}
+    return shapes | _at_the_end(spec) if spec.ends else shapes
+
+
+def _at_the_beginning(spec: DecoderSpec) -> Shapes:
     shapes: Shapes = {"embedding.weight": (spec.vocab_size, spec.hidden_size)}
     if spec.learned_positions:
         rows = spec.num_position_rows or spec.max_model_len
@@ -91,9 +100,19 @@ def model_shapes(spec: DecoderSpec) -> Shapes:
         shapes["token_type_embedding.weight"] = (spec.num_token_types, spec.hidden_size)
     if spec.embedding_norm:
         shapes |= _norm(spec, "embedding_norm", spec.hidden_size)
-    if spec.has_head and not spec.tie_word_embeddings:
-        shapes["lm_head.weight"] = (spec.vocab_size, spec.hidden_size)
+    return shapes
+
+
+def _at_the_end(spec: DecoderSpec) -> Shapes:
+    shapes: Shapes = {}
+    if spec.has_head:
+        shapes[head_name(spec)] = (spec.vocab_size, spec.hidden_size)
     return shapes if spec.arrangement == "sum_norm" else shapes | _norm(spec, "final_norm", spec.hidden_size)
+
+
+def head_name(spec: DecoderSpec) -> str:
+    """Return the name of the tensor that logits are the product with: the embedding's where they are tied."""
+    return "embedding.weight" if spec.tie_word_embeddings else "lm_head.weight"
 
 
 def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
@@ -172,10 +191,11 @@ def _mlp(spec: MLPSpec, hidden_size: int, prefix: str = "") -> Shapes:
 
 
 def _moe(spec: MoESpec, hidden_size: int) -> Shapes:
+    experts = spec.num_experts if spec.experts_here is None else spec.experts_here
     shapes: Shapes = {
         "router.weight": (spec.num_experts, hidden_size),
-        "expert_gate_up.weight": (spec.num_experts, 2 * spec.size, hidden_size),
-        "expert_down.weight": (spec.num_experts, hidden_size, spec.size),
+        "expert_gate_up.weight": (experts, 2 * spec.size, hidden_size),
+        "expert_down.weight": (experts, hidden_size, spec.size),
     }
     if spec.bias:
         shapes |= {

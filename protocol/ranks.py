@@ -76,6 +76,9 @@ class DescribeRank(Request[RankReady], frozen=True, kw_only=True):
 class GroupFormed(Message, frozen=True, kw_only=True):
     """A member has met the others, and has its KV cache."""
 
+    block_bytes: int = 0
+    """Bytes of a KV block on this member."""
+
 
 class FormGroup(Request[GroupFormed], frozen=True, kw_only=True):
     """Meet the other members for the group's operations, and agree on the size of the KV cache."""
@@ -86,6 +89,8 @@ class FormGroup(Request[GroupFormed], frozen=True, kw_only=True):
     """Where members meet, as `collectives` has it."""
     num_near: int
     """How many members share this member's host, itself included, and thus its memory."""
+    stage_meeting: str = ""
+    """Where the members of this member's stage meet; "" where there is one stage, or one member in each."""
 
 
 class MeetingKey(Message, frozen=True, kw_only=True):

@@ -102,6 +102,8 @@ SHARED = (
     Shared("threads", int, PLACE, "That compute on a CPU.", "all cores"),
     Shared("tensor_parallel", int, PLACE, "Executors that share out each layer's weights.", "1"),
     Shared("replicas", int, PLACE, "Copies of the model that share out the requests.", "1"),
+    Shared("expert_parallel", bool, PLACE, "Whole experts on each of these executors.", "no"),
+    Shared("pipeline_parallel", int, PLACE, "Stages of layers, on as many executors each.", "1"),
     Shared("placement", str, PLACE, "one, each or auto: in which processes actors live.", "auto"),
     Shared("topology", str, PLACE, "A YAML file that describes nodes and actors, under the other options."),
     Shared(

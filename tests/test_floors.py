@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 import tomllib
@@ -95,6 +96,45 @@ def test_tests_use_nothing_of_the_benchmarks_but_those_of_the_benchmarks_themsel
 
 def test_the_version_is_the_same_everywhere():
     assert pageant.__version__ == PYPROJECT["project"]["version"] == importlib.metadata.version("pageant")
+
+
+# Rooms of the C++ kernels, with those that each may include.
+ROOMS = {
+    "base": set(),
+    "gemm": {"base"},
+    "attention": {"base"},
+    "layers": {"base"},
+    "collectives": {"base"},
+    "sampling": {"base", "gemm"},
+}
+CSRC = ROOT / "kernels" / "cpu" / "csrc"
+
+
+def _wrong_includes(folder: Path) -> list[str]:
+    """Return includes of C++ sources below a folder that leave their rooms' floors."""
+    found = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        room = path.relative_to(folder).parts[0]
+        for included in re.findall(r'^#include "(.*)"$', path.read_text(), re.MULTILINE):
+            other = included.split("/")[0]
+            if room not in ROOMS or other not in {room, *ROOMS[room]} or not (folder / included).is_file():
+                found.append(f"{path.relative_to(folder)} includes {included}")
+    return found
+
+
+def test_rooms_of_the_cpp_kernels_include_only_those_below():
+    assert {path.name for path in CSRC.iterdir()} == set(ROOMS)
+    assert _wrong_includes(CSRC) == []
+
+
+def test_an_include_of_another_room_is_found(tmp_path: Path):
+    for room in ("base", "gemm"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "one.h").write_text("")
+    (tmp_path / "base" / "two.h").write_text(
+        '#include "base/one.h"\n#include "gemm/one.h"\n#include "one.h"\n'
+    )
+    assert _wrong_includes(tmp_path) == ["base/two.h includes gemm/one.h", "base/two.h includes one.h"]
 
 
 # The packaging traps.

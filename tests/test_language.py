@@ -7,6 +7,7 @@ figure. It is a ratchet: lower a ceiling when a folder gets better, remove the f
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests import language_rules as rules
 
 ROOT = Path(pageant.__file__).parent
 OPENINGS_SHARE_MAX = 0.03
+LINES_MAX = 400
 SOURCE_FOLDERS = ("protocol", "actors", "kernels", "models", "scripts", "docs", "tests")
 # Folders whose children are rooms of their own.
 PARENTS = ("actors", "kernels", "scripts", "tests")
@@ -125,7 +127,31 @@ def test_every_exception_is_of_a_folder_or_page_that_exists():
     assert all((ROOT / page).is_file() for page in PAGE_EXCEPTIONS)
 
 
+# Files.
+
+
+def too_long(files: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the files, by name and text, that have more lines than a file may have."""
+    return [f"{name}: {len(text.splitlines())} lines" for name, text in files if text.count("\n") > LINES_MAX]
+
+
+def test_no_source_file_has_more_lines_than_can_be_read_at_a_time():
+    paths = [path for folder in SOURCE_FOLDERS if folder != "tests" for path in (ROOT / folder).rglob("*")]
+    texts = [
+        (str(path.relative_to(ROOT)), path.read_text())
+        for path in paths
+        if path.suffix in (".py", ".h", ".cpp")
+    ]
+    assert len(texts) > 500
+    found = too_long(sorted(texts))
+    assert not found, f"at most {LINES_MAX}; split what has two reasons to change: {found}"
+
+
 # The checks bite.
+
+
+def test_a_file_that_is_too_long_is_found():
+    assert too_long([("a.py", "x\n" * LINES_MAX), ("b.py", "x\n" * (LINES_MAX + 1))]) == ["b.py: 401 lines"]
 
 
 @pytest.mark.parametrize(

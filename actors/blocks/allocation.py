@@ -160,7 +160,9 @@ class Allocation:
             self.tiers.check_integrity()
         held: dict[int, int] = {}
         for sequence in self._sequences.values():
-            assert len(sequence.blocks) % self._num_groups == 0, "a stretch lacks the block of a group"
+            assert len(sequence.blocks) % self._num_groups == 0, (
+                "a block group lacks the block of a layer group"
+            )
             for block in sequence.held:
                 held[block] = held.get(block, 0) + 1
         for block in range(self.pool.num_blocks):

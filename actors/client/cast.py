@@ -11,14 +11,15 @@ import msgspec
 from pageant.actors.client.adapters import check_adapters, check_names
 from pageant.actors.client.tokenizers import revision_of, tokenizer_settings
 from pageant.actors.frontend.prompts import MAX_LOGPROBS
-from pageant.actors.runtime.replicating import ROUTER, is_replicated
+from pageant.actors.runtime.replicating import is_replicated
 from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.overriding import override_config
 from pageant.models.pooling.purpose import CONVERTS, RUNNERS
-from pageant.models.sharding import why_not_shared
-from pageant.models.tokenization import renders_pairs
+from pageant.models.sharding import ExpertSharing
+from pageant.models.share_checks import has_experts, why_not_shared, why_not_staged
+from pageant.models.tokenizer_files import renders_pairs
 from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.fronting import GenerationValue, ServedModel
@@ -41,8 +42,6 @@ def _called_for(topology: Topology) -> Iterator[str]:
     if isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS:
         yield DRAFTER
     yield LIFECYCLE
-    if any(part.replicas > 1 for part in (topology, *topology.models.values())):
-        yield ROUTER
     if HTTP in topology.actors or any(map(topology.settings.get, ("otlp_traces_endpoint", "vllm_metrics"))):
         yield OBSERVER
 
@@ -63,9 +62,9 @@ DEFAULT_CAST = Cast(
     root_actors=frozenset({FRONTEND, OBSERVER, LIFECYCLE}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset(
-        {"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER, LIFECYCLE, ROUTER}
+        {"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER, LIFECYCLE}
     ),
-    shared=frozenset({FRONTEND, HTTP, OBSERVER, LIFECYCLE, ROUTER}),
+    shared=frozenset({FRONTEND, HTTP, OBSERVER, LIFECYCLE}),
     extra_settings=frozenset(
         {
             *("served_model_name", "max_logprobs", "generation_config", "override_generation_config"),
@@ -78,7 +77,6 @@ DEFAULT_CAST = Cast(
         DRAFTER: "pageant.actors.drafter.actor:DrafterActor",
         OBSERVER: "pageant.actors.observer.actor:Observer",
         LIFECYCLE: "pageant.actors.lifecycle.actor:Lifecycle",
-        ROUTER: "pageant.actors.router.actor:Router",
     },
     called_for=_called_for,
     needs={"speculation": "scheduler", "adapters": "executor"},
@@ -123,23 +121,46 @@ def model_settings(topology: Topology) -> dict[str, Any]:
 
 def _check_shares(topology: Topology, checkpoint: Checkpoint) -> None:
     """Refuse a model that cannot be shared out over as many executors as a topology says."""
+    _check_stages(topology, checkpoint)
+    whole_experts, of_experts = _option(topology, "expert_parallel")
+    if whole_experts is True and not has_experts(checkpoint):
+        raise TopologyError(of_experts, "found true: the model has no layers with experts; expected false")
     ranks, place = _wanted(topology, "tensor_parallel")
     segments, of_segments = _wanted(topology, "tensor_segments")
     if max(ranks or 1, segments or 1) < 2:
         return  # whatever else they are, the executor's options are checked for
-    if objection := why_not_shared(checkpoint, ranks or 1, segments):
+    experts: ExpertSharing = "whole" if whole_experts is True else "cut"
+    if objection := why_not_shared(checkpoint, ranks or 1, segments, experts):
         found, place = (segments, of_segments) if "tensor_segments" in objection else (ranks or 1, place)
         raise TopologyError(place, f"found {found}: {objection}")
 
 
+def _check_stages(topology: Topology, checkpoint: Checkpoint) -> None:
+    """Refuse a model that cannot be divided over as many stages as a topology says."""
+    stages, place = _wanted(topology, "pipeline_parallel")
+    if stages is None or stages < 2:
+        return
+    layers, of_layers = _option(topology, "pipeline_layers")
+    if not isinstance(layers, list | tuple) or not all(isinstance(count, int) for count in layers):
+        layers = None  # the executor's options are checked for that
+    if objection := why_not_staged(checkpoint, stages, None if layers is None else tuple(layers)):
+        if "together" in objection:
+            raise TopologyError(of_layers, f"found {objection}")
+        raise TopologyError(place, f"found {stages}: {objection}")
+
+
 def _wanted(topology: Topology, name: str) -> tuple[int | None, str]:
     """Return an option of the executor that is a number, and its place; None where it is none."""
-    entry = topology.actors.get("executor")
-    found, place = None if entry is None else entry.options.get(name), f"actors.executor.options.{name}"
-    if found is None:
-        found, place = topology.settings.get(name), name
+    found, place = _option(topology, name)
     valid = isinstance(found, int) and not isinstance(found, bool) and found > 0
     return (found if valid else None), place
+
+
+def _option(topology: Topology, name: str) -> tuple[Any, str]:
+    """Return an option of the executor as it is written, or None, and its place."""
+    entry = topology.actors.get("executor")
+    found, place = None if entry is None else entry.options.get(name), f"actors.executor.options.{name}"
+    return (topology.settings.get(name), name) if found is None else (found, place)
 
 
 _READ = ("adapters", "chat_template", "quantization", "tokenizer")

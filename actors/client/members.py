@@ -83,7 +83,7 @@ class Members:
             served = self._session.served
             if served.tokenizer is None:
                 raise Unsupported("the model is served without a tokenizer (skip_tokenizer_init)")
-            from pageant.models.tokenization import load_with_transformers
+            from pageant.models.tokenizer_files import load_with_transformers
 
             self.__dict__["_tokenizer"] = load_with_transformers(Path(served.tokenizer), served.chat_template)
         return self.__dict__["_tokenizer"]

@@ -19,22 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.client.beams import BeamSearchParams
-from pageant.actors.client.cast import (
-    DEFAULT_CAST,
-    FRONTEND,
-    HTTP,
-    model_settings,
-    served_models,
-    served_names,
-    with_found,
-)
-from pageant.actors.client.sleeping import check_loaded, put_to_sleep, refuse_sleep, starts_asleep
-from pageant.actors.client.speculating import settle_speculation
+from pageant.actors.client.cast import FRONTEND, HTTP, served_names
+from pageant.actors.client.resolved_models import choose_model, resolve_models
 from pageant.actors.client.sums import added_pools, added_schedulers
 from pageant.actors.frontend.beam_search import BeamSearch, BeamSearchOutput
 from pageant.actors.frontend.embeds import EmbeddedPrompt
@@ -47,11 +37,9 @@ from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop_thread import LoopThread
 from pageant.actors.runtime.recorder import Recorder
-from pageant.actors.runtime.resolving import Resolved, resolve
 from pageant.actors.runtime.topology import Topology
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
 from pageant.protocol.arrays import int32
-from pageant.protocol.checks import expected
 from pageant.protocol.errors import (
     BadRequest,
     EngineClosed,
@@ -59,9 +47,8 @@ from pageant.protocol.errors import (
     PageantError,
     PeerGone,
     StartupError,
-    TopologyError,
 )
-from pageant.protocol.fronting import Drain, GetServer, ServedModel, ServerAddress
+from pageant.protocol.fronting import Drain, GetServer, ServerAddress
 from pageant.protocol.message import Request
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
@@ -80,50 +67,6 @@ OPENED_AT_ONCE = 32  # requests
 OnProgress = Callable[[Progress], None]
 
 
-def resolve_topology(topology: Topology) -> Resolved:
-    """A topology with the default cast filled in, checked as far as can be without starting it.
-
-    Raises:
-        TopologyError, CheckpointError: what is wrong, and where.
-    """
-    return _resolve(topology)[0]
-
-
-def _resolve(topology: Topology) -> tuple[Resolved, dict[str, dict[str, Any]], tuple[ServedModel, ...]]:
-    """The same, with all models, and what their folders say of them, by their replicas."""
-    topology = settle_speculation(topology)
-    of_models: dict[str, dict[str, Any]] = {}
-    for name, part in topology.models.items():
-        try:
-            of_models[name] = model_settings(part)
-        except TopologyError as error:
-            raise error.within(f"models.{name}") from None
-    first = next(iter(of_models.values())) if of_models else model_settings(topology)
-    served = served_models(topology, first, of_models)
-    shared = {"served": msgspec.to_builtins(served)}
-    if of_models:
-        models = {name: with_found(part, of_models[name]) for name, part in topology.models.items()}
-        topology = msgspec.structs.replace(topology, models=models)
-    else:
-        topology = with_found(topology, first)
-    resolved = resolve(topology, DEFAULT_CAST, shared if of_models else first | shared, of_models)
-    parts = {f"{name}/": part for name, part in topology.models.items()} or {"": topology}
-    refuse_sleep(topology, parts)
-    asleep = [prefix for prefix, part in parts.items() if starts_asleep(part)]
-    check_loaded(topology, len(parts) - len(asleep))
-    resolved = replace(resolved, actors=tuple(put_to_sleep(plan, asleep) for plan in resolved.actors))
-    return resolved, {f"{name}/": one for name, one in of_models.items()} or {"": first}, served
-
-
-def _chosen(served: Sequence[ServedModel], model: str | None) -> ServedModel:
-    if model is None:
-        return served[0]
-    names = {name: one for one in served for name in (*one.aliases, one.replica.rstrip("/"), one.name)}
-    if model not in names:
-        raise TopologyError("model", f"found {model!r}; {expected(model, [one.name for one in served])}")
-    return names[model]
-
-
 class Session:
     """A running topology with a frontend in this process.
 
@@ -134,8 +77,8 @@ class Session:
 
     def __init__(self, topology: Topology, model: str | None = None) -> None:
         self.topology = topology
-        self.resolved, of_models, served = _resolve(topology)
-        self.served = chosen = _chosen(served, model)
+        self.resolved, of_models, served = resolve_models(topology)
+        self.served = chosen = choose_model(served, model)
         self._limits = {one.replica: limits_of(one)[0] for one in served}[chosen.replica]
         self.replica, settings = chosen.replica, of_models[chosen.replica]
         self._end_tokens: tuple[int, ...] = settings["eos_token_ids"]

@@ -72,7 +72,9 @@ class EngineSettings(TypedDict, total=False):
     threads: int | None
     tensor_parallel: int | None
     pipeline_parallel: int | None
+    pipeline_layers: Sequence[int] | None
     expert_parallel: bool | None
+    expert_sums: Literal["parts", "exact"] | None
     tensor_segments: int | None
     collectives: Literal["auto", "shm", "gloo"] | None
     policy: str | None

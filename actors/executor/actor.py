@@ -151,15 +151,21 @@ class Executor(Leading, Adapting, Succeeding):
                 max_model_len=self._runner.max_model_len,
                 device=self.options.device,
                 dtype=self._runner.dtype,
-                block_bytes=self._runner.host.block_bytes,
+                block_bytes=max(self._runner.host.block_bytes, self.block_bytes_elsewhere),
                 host_bytes=self._host_bytes(),
                 disk_bytes=0 if self._disk is None else self._disk.bytes_free,
                 windows=self._runner.windows,
-                multi_step=self.options.torch_device == "cpu" and not self.options.logits_processors,
+                multi_step=self._takes_multi_step,
                 weight_version=self.options.weight_version,
                 whole_prompts=self._runner.whole_prompts,
             ),
         )
+
+    @property
+    def _takes_multi_step(self) -> bool:
+        """Tell whether several steps are computed without a message in between."""
+        is_alike = self.options.torch_device == "cpu" and not self.options.logits_processors
+        return is_alike and self.options.pipeline_parallel == 1
 
     def _host_bytes(self) -> int:
         return available_bytes()

@@ -10,8 +10,7 @@ from pageant.actors.executor.batch.batch import Batch
 from pageant.actors.executor.steps import Step
 from pageant.actors.runtime import Actor, receives
 from pageant.models.errors import CheckpointError
-from pageant.protocol.errors import BadRequest
-from pageant.protocol.lifecycle import (
+from pageant.protocol.adapters import (
     ADAPTER_OWNERS,
     ADAPTERS,
     AdapterLoaded,
@@ -22,6 +21,7 @@ from pageant.protocol.lifecycle import (
     adapter_owners,
     offered_adapters,
 )
+from pageant.protocol.errors import BadRequest
 from pageant.protocol.supervision import Facts
 
 if TYPE_CHECKING:

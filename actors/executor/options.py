@@ -4,31 +4,48 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from pageant import kernels
 from pageant.actors.runtime import ActorOptions, devices
 from pageant.actors.runtime.sizes import parse_bytes
+from pageant.protocol.adapters import AddedAdapter
 from pageant.protocol.checks import expected
 from pageant.protocol.drafting import Speculation
-from pageant.protocol.lifecycle import AddedAdapter
 
 if TYPE_CHECKING:
+    from pageant.actors.executor.runners.config import RunnerConfig
     from pageant.actors.executor.runners.loaded_model import LoadedModel
     from pageant.actors.executor.runners.model_runner import ModelRunner
-    from pageant.kernels.collectives.base import Collectives
+    from pageant.kernels.collectives.group_operations import GroupOperations
+    from pageant.models.sharding import ExpertSharing, Shard
 
-__all__ = ["ExecutorOptions", "load_weights", "make_runner"]
+__all__ = ["ExecutorOptions", "GroupShape", "load_weights", "make_runner", "runner_config"]
 
 THREADS_MAX = 1024
 RANKS_MAX = 64
 """Members of a group: more than the key heads of any model that is known here."""
 SCRATCH_STEPS = 3
 """Steps whose blocks are held at once, where nothing is kept from one to the next: one is computed, two planned."""
+
+
+class GroupShape(NamedTuple):
+    """Stages of a group of executors, and members of each. Member 0, the leader, is of the last stage."""
+
+    each: int
+    stages: int
+
+    @property
+    def size(self) -> int:
+        """Return how many members there are."""
+        return self.each * self.stages
+
+    def stage_of(self, rank: int) -> int:
+        """Return a member's stage, from 0 on. Members of a stage are neighbours."""
+        return self.stages - 1 - rank // self.each
 
 
 class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
@@ -38,7 +55,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         model: the checkpoint's folder.
         dtype: of weights and activations; `auto` is the checkpoint's own.
         adapters: the folders of the model's low-rank adapters, by name.
-        added_adapters: those that were loaded while the model was served, by their keys (`protocol.lifecycle`). One
+        added_adapters: those that were loaded while the model was served, by their keys (`protocol.adapters`). One
             that cannot be loaded any more is left out.
         weight_version: what the weights in the model's folder are called. Others that are to be computed with need
             another name.
@@ -70,8 +87,12 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
             is down is waited for.)
         step_patience: seconds; a step that takes longer, and 20 times as long as expected, is a death.
         tensor_parallel: executors that compute each layer together, with a share of its weights each.
-        pipeline_parallel: executors that compute the layers in turn; 1.
-        expert_parallel: whole experts on each executor; False.
+        pipeline_parallel: stages that compute some of the layers each, one after another. Each is of as many executors
+            as `tensor_parallel` says.
+        pipeline_layers: layers of each stage; None is as many on each as can be.
+        expert_parallel: whole experts on each executor of a stage, instead of a part of each expert.
+        expert_sums: with whole experts, what executors exchange: sums over the experts that each has (`parts`), or what
+            each expert made, whose sum has the bits of one executor (`exact`) and more bytes to move.
         tensor_segments: parts that sums over the executors are taken in; None is one for each.
         replicas_near: replicas of the model on this host, which share its cores and memory. Filled in.
         collectives: how executors of a group exchange tensors: by memory that they share (`shm`), by torch.distributed
@@ -108,7 +129,9 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     step_patience: float = 10.0
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
+    pipeline_layers: tuple[int, ...] | None = None
     expert_parallel: bool = False
+    expert_sums: Literal["parts", "exact"] = "parts"
     tensor_segments: int | None = None
     collectives: Literal["auto", "shm", "gloo"] = "auto"
     replicas_near: int = 1
@@ -155,12 +178,35 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     @property
     def num_members(self) -> int:
         """See `ActorOptions`."""
-        return self.tensor_parallel * self.pipeline_parallel
+        return self.shape.size
 
     @property
     def members_because(self) -> str:
         """See `ActorOptions`."""
-        return f"tensor_parallel: {self.tensor_parallel}"
+        names = ("tensor_parallel", "pipeline_parallel")
+        return " x ".join(f"{name}: {getattr(self, name)}" for name in names if getattr(self, name) > 1)
+
+    @property
+    def shape(self) -> GroupShape:
+        """The executors that compute the model together."""
+        return GroupShape(self.tensor_parallel, self.pipeline_parallel)
+
+    @property
+    def expert_sharing(self) -> ExpertSharing:
+        """How the executors of a stage share experts out."""
+        if not self.expert_parallel:
+            return "cut"
+        return "exact" if self.expert_sums == "exact" else "whole"
+
+    def shard(self, rank: int) -> Shard | None:
+        """Return the share of the weights that a member has; None is all of them, whose sums are taken at once."""
+        from pageant.models.sharding import Shard
+        from pageant.models.stages import Stage
+
+        stage = Stage(self.shape.stage_of(rank), self.pipeline_parallel, self.pipeline_layers)
+        place, ranks = rank % self.tensor_parallel, self.tensor_parallel
+        shard = Shard(place, ranks, self.tensor_segments, self.expert_sharing, stage)
+        return shard if shard.is_joint or stage.count > 1 else None
 
     def _check_cores(self) -> None:
         try:
@@ -195,19 +241,15 @@ def check_group(options: ExecutorOptions) -> None:
     Raises:
         ValueError: names the option, what was found and what was expected.
     """
-    size = options.tensor_parallel
-    if not 1 <= size <= RANKS_MAX:
-        raise ValueError(f"tensor_parallel is {size}; expected 1 to {RANKS_MAX}")
-    if options.pipeline_parallel != 1:
+    size, stages = options.tensor_parallel, options.pipeline_parallel
+    for name, count in (("tensor_parallel", size), ("pipeline_parallel", stages)):
+        if not 1 <= count <= RANKS_MAX:
+            raise ValueError(f"{name} is {count}; expected 1 to {RANKS_MAX}")
+    if size * stages > RANKS_MAX:
         raise ValueError(
-            f"pipeline_parallel is {options.pipeline_parallel}; expected 1: stages of layers are not in this version; "
-            "tensor_parallel shares each layer out"
+            f"pipeline_parallel is {stages}, of {size} executors each; expected at most {RANKS_MAX} executors together"
         )
-    if options.expert_parallel:
-        raise ValueError(
-            "expert_parallel is True; expected False: whole experts on an executor are not in this version; "
-            "tensor_parallel shares each expert out"
-        )
+    _check_layers_of_stages(options)
     segments = options.tensor_segments or size
     if segments != size and (segments < 1 or segments % size or segments & (segments - 1)):
         raise ValueError(
@@ -218,8 +260,19 @@ def check_group(options: ExecutorOptions) -> None:
         raise ValueError(f"tensor_segments is {segments}; expected at most {RANKS_MAX}")
     if size > 1:
         _check_with_group(options, f"with tensor_parallel {size}")
+    elif stages > 1:
+        _check_with_group(options, f"with pipeline_parallel {stages}")
     elif segments > 1:
         _check_with_group(options, f"with tensor_segments {segments}")
+
+
+def _check_layers_of_stages(options: ExecutorOptions) -> None:
+    layers, stages = options.pipeline_layers, options.pipeline_parallel
+    if layers is not None and (len(layers) != stages or min(layers) < 1):
+        raise ValueError(
+            f"pipeline_layers is {list(layers)}; expected {stages} numbers of at least 1, one for each of "
+            "pipeline_parallel"
+        )
 
 
 def _check_with_group(options: ExecutorOptions, group: str) -> None:
@@ -264,57 +317,66 @@ def make_runner(options: ExecutorOptions, **others: Any) -> ModelRunner:
 
     Args:
         others: the runner's arguments that are no options: clock, progress, disk, loaded; of a group's member,
-            collectives and num_near.
+            operations and num_near.
     """
     _prepare_thread(options)
     from pageant.actors.executor.runners.cuda import CudaRunner
     from pageant.actors.executor.runners.runner import TorchRunner
 
-    memory = options.kv_cache_memory
     if options.replicas_near > 1 and options.torch_device == devices.CPU:
         others["num_near"] = others.get("num_near", 1) * options.replicas_near
     runner: Callable[..., ModelRunner] = TorchRunner if options.num_members == 1 else _member_runner(**others)
     if options.torch_device != "cpu":
-        runner = partial(
-            CudaRunner,
-            gpu_memory_utilization=options.gpu_memory_utilization,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-        )
-    made = runner(
-        Path(options.model),
-        dtype=options.dtype,
-        quantization=options.quantization,
-        adapters=options.adapters,
-        weight_version=options.weight_version,
-        max_lora_rank=options.max_lora_rank,
-        device=options.torch_device,
-        backend=options.kernels,
-        deterministic=options.deterministic,
-        block_size=options.block_size,
-        max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
-        kv_cache_dtype=options.kv_cache_dtype,
-        budget_bytes=None if memory is None else parse_bytes(memory),
-        num_blocks=options.num_blocks,
-        fit_max_model_len=options.fit_max_model_len,
-        group_layers=options.group_layers,
-        threads=options.num_threads,
-        segments=options.tensor_segments,
-        speculation=options.speculation,
-        scratch_tokens=SCRATCH_STEPS * options.max_num_batched_tokens,
-        **others,
-    )
+        runner = CudaRunner
+    operations: GroupOperations | None = others.get("operations")
+    made = runner(runner_config(options, 0 if operations is None else operations.rank), **others)
     if isinstance(made, CudaRunner):
         made.prepare()
     return made
 
 
-def _member_runner(*, collectives: Collectives, **others: Any) -> Callable[..., ModelRunner]:
+def runner_config(options: ExecutorOptions, rank: int = 0) -> RunnerConfig:
+    """Return the configuration of a runner that follows from an executor's options.
+
+    Args:
+        rank: among the members of a group.
+    """
+    from pageant.actors.executor.runners.config import RunnerConfig
+
+    memory = options.kv_cache_memory
+    return RunnerConfig(
+        model=Path(options.model),
+        dtype=options.dtype,
+        quantization=options.quantization,
+        weight_version=options.weight_version,
+        adapters=options.adapters,
+        max_lora_rank=options.max_lora_rank,
+        speculation=options.speculation,
+        device=options.torch_device,
+        backend=options.kernels,
+        deterministic=options.deterministic,
+        threads=options.num_threads,
+        shard=options.shard(rank),
+        block_size=options.block_size,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        scratch_tokens=SCRATCH_STEPS * options.max_num_batched_tokens,
+        kv_cache_dtype=options.kv_cache_dtype,
+        budget_bytes=None if memory is None else parse_bytes(memory),
+        num_blocks=options.num_blocks,
+        fit_max_model_len=options.fit_max_model_len,
+        group_layers=options.group_layers,
+        gpu_memory_utilization=options.gpu_memory_utilization,
+    )
+
+
+def _member_runner(*, operations: GroupOperations, **others: Any) -> Callable[..., ModelRunner]:
     """Return the runner's class for this rank of a group."""
     from pageant.actors.executor.groups.following_runner import FollowingRunner
     from pageant.actors.executor.groups.leading_runner import LeadingRunner
 
-    return FollowingRunner if collectives.rank else LeadingRunner
+    return FollowingRunner if operations.rank else LeadingRunner
 
 
 def load_weights(
@@ -332,15 +394,5 @@ def load_weights(
     _prepare_thread(options)
     from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 
-    key = ModelKey(
-        *(
-            str(Path(options.model)),
-            options.dtype,
-            options.torch_device,
-            options.kernels,
-            options.max_model_len,
-        ),
-        *(options.quantization, options.deterministic, options.max_lora_rank, options.weight_version),
-        *(rank, options.num_members, options.tensor_segments),
-    )
+    key = ModelKey.of(runner_config(options, rank))
     return LoadedModel(key, options.adapters, progress)

@@ -34,7 +34,7 @@ class SimulatedProposer:
         assert proposing is not None, "a step without a proposer"
         positions = inputs.sampling.position[last]
         slots = np.minimum(
-            proposing.stretch_counts[inputs.rows[last]] * self._block_size, self._max_model_len
+            proposing.num_block_groups[inputs.rows[last]] * self._block_size, self._max_model_len
         )
         wanted = np.where(token_ids == MISSING, 0, proposing.wanted)
         counts = np.clip(slots - positions, 0, wanted).astype(np.int32)

@@ -22,8 +22,8 @@ from pageant.actors.executor.groups.orders import packed_of, with_adapters
 from pageant.actors.executor.groups.rank import Rank
 from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.runners.model_runner import Drawn
-from pageant.actors.executor.simulated import Int64, SimulatedExecutor, SimulatedRunner, UInt64
 from pageant.actors.executor.simulated_model import mix
+from pageant.actors.executor.simulated_runner import Int64, SimulatedOptions, SimulatedRunner, UInt64
 from pageant.actors.executor.work import Work
 from pageant.actors.runtime import receives
 from pageant.actors.runtime.address import group_of
@@ -101,7 +101,7 @@ def meeting_of(group: str, incarnation: int, num_followers: int) -> SimulatedMee
 class SimulatedLeader(SimulatedRunner):
     """Draws by what all members of its group see."""
 
-    def __init__(self, options: SimulatedExecutor.Options, meeting: SimulatedMeeting) -> None:
+    def __init__(self, options: SimulatedOptions, meeting: SimulatedMeeting) -> None:
         super().__init__(options, ready=True)
         self._meeting = meeting
         self._number = self._place = 0
@@ -132,7 +132,7 @@ class SimulatedLeader(SimulatedRunner):
 class SimulatedRank(Rank):
     """The real member, but for what it computes with and for where it meets."""
 
-    class Options(SimulatedExecutor.Options, frozen=True, kw_only=True):
+    class Options(SimulatedOptions, frozen=True, kw_only=True):
         """Options of the leader."""
 
     _place: SimulatedMeeting

@@ -21,23 +21,20 @@ from pageant.actors.runtime.classes import load_actor_class
 from pageant.models.adapters.checkpoint import RANK_MAX, AdapterCheckpoint
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.errors import CheckpointError
-from pageant.protocol.errors import BadRequest
-from pageant.protocol.guiding import GuidesLost, TokenMasks
-from pageant.protocol.lifecycle import (
+from pageant.protocol.adapters import (
     ADAPTER_OWNERS,
     ADAPTERS,
-    ASLEEP,
-    WEIGHT_VERSION,
     AdapterLoaded,
     AdapterUnloaded,
     AddedAdapter,
     LoadAdapter,
-    Part,
-    SleepLevel,
     UnloadAdapter,
     adapter_owners,
     offered_adapters,
 )
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.guiding import GuidesLost, TokenMasks
+from pageant.protocol.lifecycle import ASLEEP, WEIGHT_VERSION, Part, SleepLevel
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.stepping import MAX_MODEL_LEN, StepPlan

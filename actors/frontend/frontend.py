@@ -11,24 +11,20 @@ import asyncio
 import itertools
 import logging
 from collections import defaultdict
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-
-from pageant.actors.frontend.advice import Advice
+from pageant.actors.frontend.describing import describe
+from pageant.actors.frontend.loading import LoadingOnDemand
 from pageant.actors.frontend.moving import Moving
+from pageant.actors.frontend.options import FrontendOptions
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.frontend.places import Place
 from pageant.actors.frontend.preparing import Preparation
-from pageant.actors.frontend.requests import (
-    Hub,
-    Opening,
-    OpenRequest,
-    OpenSequence,
-)
+from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
+from pageant.actors.frontend.submitting import submits
 from pageant.actors.frontend.tracing import Tracing, log_end
-from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime import Actor, receives
 from pageant.actors.runtime.address import model_of, replica_of, role_of
 from pageant.actors.runtime.streams import Arrival
 from pageant.actors.runtime.tracing import CURRENT
@@ -36,24 +32,22 @@ from pageant.protocol.errors import (
     Asleep,
     BadRequest,
     GivenUp,
-    NotLoaded,
     Overloaded,
     PageantError,
     PeerGone,
     RequestExpired,
 )
 from pageant.protocol.fronting import ServedModel
-from pageant.protocol.lifecycle import DRAIN_SECONDS, LearnModel, LoadModel, ModelLearned
+from pageant.protocol.lifecycle import LearnModel, ModelLearned
 from pageant.protocol.logprobs import split_rows
 from pageant.protocol.replicas import Moved
-from pageant.protocol.roles import FRONTEND, ROUTER
-from pageant.protocol.sampling import GREEDY_TEMPERATURE, SEED_MAX
-from pageant.protocol.serving import Abort, Finished, OutputBatch, Submit
+from pageant.protocol.roles import FRONTEND
+from pageant.protocol.sampling import SEED_MAX
+from pageant.protocol.serving import Abort, Finished, OutputBatch
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp
 
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
-LIFECYCLE = "lifecycle"
 KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
 
 
@@ -65,33 +59,8 @@ class Frontend(Actor):
 
     role = FRONTEND
 
-    class Options(ActorOptions, frozen=True, kw_only=True):
-        """Options of a frontend.
-
-        Attributes:
-            served: the models, the first being that of requests that name none. The topology fills it in.
-            otlp_traces_endpoint: with one, requests are traced; see `Observer`.
-            traces_sampled: the share of them that is, where the client does not say.
-            detailed_traces: tell of every step of theirs.
-            while_asleep: what becomes of requests to a model that sleeps: they `wait` for it to be woken, or it is to
-                `refuse` them.
-            max_loaded_models: requests to a model that sleeps have it loaded; see `Lifecycle`.
-        """
-
-        served: tuple[ServedModel, ...]
-        otlp_traces_endpoint: str | None = None
-        traces_sampled: float = 1.0
-        detailed_traces: bool = False
-        while_asleep: Literal["wait", "refuse"] = "wait"
-        max_loaded_models: int | None = None
-
-        def __post_init__(self) -> None:
-            if not 0 <= self.traces_sampled <= 1:
-                raise ValueError(f"traces_sampled is {self.traces_sampled}; expected 0 to 1")
-            if self.while_asleep == "refuse" and self.max_loaded_models is not None:
-                raise ValueError(
-                    "while_asleep is refuse, and max_loaded_models has requests load a model; expected wait"
-                )
+    class Options(FrontendOptions, frozen=True, kw_only=True):
+        """See `FrontendOptions`."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -101,9 +70,10 @@ class Frontend(Actor):
         self._numbers = itertools.count(1)
         self._peers = {model.replica: Peers(model) for model in options.served}
         self._moving = Moving(self, self._open, self._new_id)
-        self._advice = {model.replica: Advice(self, model.replica) for model in options.served}
         self._preparing = {name: Preparation(self, peers) for name, peers in self._peers.items()}
         self._tracing: Tracing | None = None
+        loads = options.max_loaded_models is not None
+        self._loading = LoadingOnDemand(self, self._requests, self._fail, enabled=loads)
 
     async def on_start(self) -> None:
         if self.options.otlp_traces_endpoint is not None:
@@ -111,8 +81,6 @@ class Frontend(Actor):
         for peers in self._peers.values():
             for address in peers.watched():
                 self.watch(address)
-        if any(model.is_replicated for model in self.options.served):
-            self.watch(ROUTER.name)
 
     async def on_stop(self) -> None:
         self._fail_all(PeerGone("the engine was closed while this request was open"))
@@ -242,88 +210,23 @@ class Frontend(Actor):
         if adapter is not None and adapter not in peers.adapters:
             self._fail(request, BadRequest(f"the adapter {adapter!r:.300} was unloaded", "adapter"))
             return
-        text, token_ids, params, bad_words, thinking, embeds, pooling = prepared
-        if params.seed is None and params.temperature >= GREEDY_TEMPERATURE:
-            params = msgspec.structs.replace(params, seed=self.random.randint(0, SEED_MAX))
-        if params.num_sequences > params.n and params.logprobs is None:
-            params = msgspec.structs.replace(params, logprobs=0)  # by which the best are known
-        opening.sink.accepted(text, token_ids.tolist())
+        opening.sink.accepted(prepared.text, prepared.token_ids.tolist())
         request.submitted, request.submitted_at = True, self.clock.now()
-        request.num_prompt_tokens = len(token_ids)
+        request.num_prompt_tokens = len(prepared.token_ids)
+        found = submits(
+            request,
+            prepared,
+            frontend=self.name,
+            draw_seed=lambda: self.random.randint(0, SEED_MAX),
+            now=self.clock.now(),
+            detailed_traces=self.options.detailed_traces,
+        )
         if not opening.is_probe:
-            peers.metering.accepted(len(token_ids), params)
-        settings: dict[str, Any] = {**opening.settings}
-        for name in ("traceparent", "reasoning_marks"):
-            settings.pop(name, None)  # of the copy: others of a batch have the same settings
-        if adapter is not None:
-            settings["adapter"] = peers.adapters[adapter]
-        if request.trace is not None:
-            settings["trace"] = str(request.trace.context) if self.options.detailed_traces else None
-        if settings.get("deadline") is not None:
-            settings["deadline"] += request.arrived_at - self.clock.now()
-        submits: list[Submit] = []
-        for sample, wire_id in enumerate(request.wire_ids):
-            if sample == 1 and params.prompt_logprobs is not None:
-                params = msgspec.structs.replace(params, prompt_logprobs=None)  # once is enough
-            submit = Submit(
-                request_id=wire_id,
-                frontend=self.name,
-                prompt_token_ids=token_ids,
-                params=params,
-                sample=sample,
-                bad_words=bad_words,
-                thinking=thinking,
-                is_probe=opening.is_probe,
-                prompt_embeds=embeds,
-                pooling=pooling,
-                **settings,
-            )
-            submits.append(submit)
-        await self._submit(request, submits)
-        self._load_if_wanted(peers)
-
-    async def _submit(self, request: OpenRequest, submits: list[Submit]) -> None:
-        """Submit the sequences of a request, where the router says if there is one."""
-        peers, place = request.peers, ""
-        if peers.model.is_replicated:
-            advised = await self._advice[peers.model.replica].ask(submits[0])
-            if self._requests.get(request.opening.request_id) is not request:
-                return  # aborted meanwhile
-            place = advised.place
-            # The other samples of a prompt find it computed.
-            expected = (advised.expected_tokens if advised.ticket else None, *[0] * (len(submits) - 1))
-            tickets = (advised.ticket, *[0] * (len(submits) - 1))
-            submits = [
-                msgspec.structs.replace(submit, ticket=ticket, expected_tokens=tokens)
-                for submit, ticket, tokens in zip(submits, tickets, expected, strict=True)
-            ]
-        for wire_id, submit in zip(request.wire_ids, submits, strict=True):
-            self._open[wire_id].begin(submit, self.clock.now())
-        self._moving.submit(request.wire_ids, peers, place)
-
-    # Loading on demand.
-
-    def _load_if_wanted(self, peers: Peers) -> None:
-        """Have a model loaded that sleeps, where a request that was submitted waits for it."""
-        if self.options.max_loaded_models is None or not peers.is_asleep or peers.is_loading:
-            return
-        if any(one.submitted and one.peers is peers for one in self._requests.values()):
-            peers.is_loading = True
-            self.spawn(self._load(peers))
-
-    async def _load(self, peers: Peers) -> None:
-        """Have a model loaded. Its requests end with the error, if it cannot be."""
-        order = LoadModel(replica=peers.model.replica)
-        try:
-            await self.ask(LIFECYCLE, order, timeout=DRAIN_SECONDS, again=True)
-        except PageantError as error:
-            waiting = [one for one in self._requests.values() if one.submitted and one.peers is peers]
-            for request in waiting:
-                name, why = peers.model.name, getattr(error, "detail", str(error))
-                self._fail(request, NotLoaded(f"the model {name!r} cannot be loaded: {why}", name))
-        finally:
-            peers.is_loading = False
-        self._load_if_wanted(peers)
+            peers.metering.accepted(len(prepared.token_ids), found[0].params)
+        for submit in found:
+            self._open[submit.request_id].begin(submit, self.clock.now())
+        self._moving.submit(request.wire_ids, peers)
+        self._loading.load_if_wanted(peers)
 
     # From the topology.
 
@@ -361,7 +264,7 @@ class Frontend(Actor):
                 continue
             request, finished = sequence.request, batch.finished.get(index)
             if finished is not None and finished.cause == "moved":
-                continue  # it goes on elsewhere; its text here ends with what may be half a character
+                finished = None  # it goes on elsewhere
             if tokens and request.first_token_at is None:
                 request.first_token_at = now
                 if not request.opening.is_probe:
@@ -418,11 +321,9 @@ class Frontend(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        if self._is_router(event, is_up=True):
-            return
         peers = self._peers_of(event.address)
         peers.came(event)
-        self._load_if_wanted(peers)
+        self._loading.load_if_wanted(peers)
         place = peers.place_of(event.address)
         if place is not None and role_of(event.address) in KEEPERS:
             self._moving.again(place)
@@ -431,19 +332,9 @@ class Frontend(Actor):
     @receives
     def peer_changed(self, event: ActorChanged) -> None:
         """An actor of a model says something else of itself than when it came up."""
-        if self._is_router(event, is_up=True):
-            return
         peers = self._peers_of(event.address)
         peers.changed(event)
         self._moving.came(peers)
-
-    def _is_router(self, event: ActorUp | ActorChanged | ActorDown, *, is_up: bool) -> bool:
-        """Tell whether an event is the router's, and take note of that."""
-        if event.address != ROUTER.name:
-            return False
-        for advice in self._advice.values():
-            advice.is_router_up = is_up
-        return True
 
     @receives
     def moved(self, message: Moved) -> None:
@@ -456,14 +347,12 @@ class Frontend(Actor):
         """A model is served otherwise from now on."""
         peers = self._peers[message.state.replica]
         peers.learn(message.state)
-        self._load_if_wanted(peers)
+        self._loading.load_if_wanted(peers)
         return ModelLearned()
 
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """Open requests wait for its next life; without one, those that need it end with a clear error."""
-        if self._is_router(event, is_up=False):
-            return
         peers = self._peers_of(event.address)
         place = peers.place_of(event.address)
         peers.went(event)
@@ -481,21 +370,10 @@ class Frontend(Actor):
     @receives
     def statistics(self, question: GetFrontendStatistics) -> FrontendStatistics:
         """Return the counters of a model, and its oldest open requests."""
-        now, peers = self.clock.now(), self._peers[question.replica]
+        peers = self._peers[question.replica]
         requests = [request for request in self._requests.values() if request.peers is peers]
-        return FrontendStatistics(
-            num_open=len(requests),
-            ended=dict(peers.metering.ended),
-            errors=dict(peers.metering.errors),
-            prompt_tokens=peers.metering.prompt_tokens,
-            output_tokens=peers.metering.output_tokens,
-            histograms=peers.metering.histograms(),
-            open=tuple(
-                request.entry(now, [self._open[one] for one in request.wire_ids if one in self._open])
-                for request in requests[: question.open_max]
-            ),
-            **(self.http_counts() if question.replica == self.options.served[0].replica else {}),
-        )
+        counts = self.http_counts() if question.replica == self.options.served[0].replica else {}
+        return describe(peers.metering, requests, self._open, self.clock.now(), question.open_max, counts)
 
     def http_counts(self) -> dict[str, dict[str, int]]:
         """Return the counters of an HTTP server, which a subclass has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pageant.actors.parsers.formats import formats_of
-from pageant.models.tokenization import read_chat_templates
+from pageant.models.tokenizer_files import read_chat_templates
 
 
 def reasoning_marks(tokenizer: str, chat_template: str | None) -> tuple[str, str] | None:

@@ -11,9 +11,10 @@ import msgspec
 from pageant.actors.frontend.metering import Metering
 from pageant.actors.frontend.places import RUNNING_CAST, Place, find_lost, is_spoken_for
 from pageant.actors.runtime.address import EVERY_REPLICA, replica_of, role_of
+from pageant.protocol.adapters import ADAPTER_OWNERS, ADAPTERS
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
-from pageant.protocol.lifecycle import ADAPTER_OWNERS, ADAPTERS, ASLEEP, PAUSED, WEIGHT_VERSION, ModelState
+from pageant.protocol.lifecycle import ASLEEP, PAUSED, WEIGHT_VERSION, ModelState
 from pageant.protocol.supervision import REMOVED, ActorChanged, ActorDown, ActorUp
 
 CAST = ("tokenizer", *RUNNING_CAST)

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from pageant.actors.frontend.frontend import LIFECYCLE, Frontend
+from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.frontend.limits import limits_of
+from pageant.actors.frontend.loading import LIFECYCLE
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.http import (
     about,
@@ -204,7 +205,7 @@ class HttpServer(Frontend):
 
     def _served(self, model: ServedModel) -> Served:
         from pageant.models.added_tokens import read_added_tokens
-        from pageant.models.tokenization import read_chat_templates, read_tokenizer_config
+        from pageant.models.tokenizer_files import read_chat_templates, read_tokenizer_config
 
         templates = [] if model.chat_template is None else [model.chat_template]
         if not templates and model.tokenizer is not None:
@@ -357,8 +358,7 @@ class HttpServer(Frontend):
 
     def _fit(self, replica: str) -> None:
         """Let routes know how a model is served now."""
-        if (peers := self._peers.get(replica)) is None:
-            return  # the actor is no model's
+        peers = self._peers[replica]
         self.service.fit(replica, peers.model.max_model_len, peers.adapters, peers.adapter_owners)
         self.service.compute_with(replica, peers.weight_version, loaded=not peers.is_asleep)
 

@@ -15,17 +15,16 @@ from typing import Any
 import msgspec
 
 from pageant.actors.lifecycle.control import EXECUTOR, SCHEDULER, ModelControl
-from pageant.protocol.errors import BadRequest, PageantError
-from pageant.protocol.lifecycle import (
-    AddAdapter,
+from pageant.protocol.adapters import (
     AddedAdapter,
     GetAdapterUse,
     LoadAdapter,
-    RemoveAdapter,
     UnloadAdapter,
     adapter_owners,
     offered_adapters,
 )
+from pageant.protocol.errors import BadRequest, PageantError
+from pageant.protocol.lifecycle import AddAdapter, RemoveAdapter
 
 log = logging.getLogger("pageant.lifecycle")
 

@@ -6,21 +6,11 @@ The first member stands for its group. Its life counts the group's deaths, and s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
+from pageant.actors.runtime.instructions import Stop
 from pageant.actors.runtime.lives import ActorLife, RestartLimits
 
-__all__ = ["Bonds", "Stop"]
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Have a node's agent end a life of an actor, since its group has fallen."""
-
-    node: str
-    name: str
-    incarnation: int
-    reason: str
+__all__ = ["Bonds"]
 
 
 class Bonds:

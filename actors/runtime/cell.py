@@ -8,7 +8,6 @@ interest is cancelled by cancelling that task; the loop swallows the cancellatio
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import traceback
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pageant.actors.runtime.address import replica_of
 from pageant.actors.runtime.handlers import Handler, Style
+from pageant.actors.runtime.lanes import Lanes
 from pageant.actors.runtime.mailbox import Envelope, Mailbox
 from pageant.actors.runtime.tracing import Handling, Tracer
 from pageant.protocol.arrays import freeze
@@ -28,7 +28,6 @@ from pageant.protocol.supervision import ActorStatistics, Handled
 if TYPE_CHECKING:
     from pageant.actors.runtime.actor import Actor
     from pageant.actors.runtime.node import Node
-    from pageant.actors.runtime.platform import Lane
 
 R = TypeVar("R")
 
@@ -43,7 +42,6 @@ class StoppedWhileStarting(PeerGone):
 TURN = 256
 # The longest wait for `on_stop`, for cancelled handlers and tasks, and for functions in threads.
 END_SECONDS_MAX = 5.0
-LANE_POLL_SECONDS = 0.01
 
 
 class Tally:
@@ -88,12 +86,10 @@ class Cell:
         self._tasks: dict[asyncio.Task[None], Envelope | None] = {}
         # The envelope that the serving loop handles now. Cancelling it means cancelling `_task`.
         self._current: Envelope | None = None
-        # Threads for offloaded functions, by lane name; opened at first use.
-        self._lanes: dict[str, Lane] = {}
+        # Threads for offloaded functions.
+        self._lanes = Lanes(node.platform, name)
         # The error that the actor crashes with. The first one wins.
         self._failure: BaseException | None = None
-        # The actor has ended and a function that it offloaded has not.
-        self._is_stuck = False
         # Messages dropped because an earlier life of their sender sent them, or they were for an earlier life.
         self._stale = 0
         actor._cell = self
@@ -142,16 +138,8 @@ class Cell:
             log.exception("%s failed to stop cleanly", self.name)
         finally:
             await self._close("stopped")
-            await self._offloaded_ended()
+            await self._lanes.wait(END_SECONDS_MAX)
             self._end_if_stuck()
-
-    async def _offloaded_ended(self) -> None:
-        """Wait a while for offloaded functions that still run."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_SECONDS_MAX):
-                while self._is_stuck:
-                    await asyncio.sleep(LANE_POLL_SECONDS)
-                    self._is_stuck = any([lane.close() for lane in self._lanes.values()])
 
     def crash(self, error: BaseException) -> None:
         """End this life with an error. The node reports it to the supervisor."""
@@ -182,7 +170,7 @@ class Cell:
 
         Its thread, memory and device cannot be freed otherwise. The root's process is its user's, and goes on.
         """
-        if self._is_stuck:
+        if self._lanes.is_stuck:
             self._end_process("a function that it offloaded is still running")
 
     def end_process_if_lost(self, error: BaseException) -> None:
@@ -208,7 +196,7 @@ class Cell:
                 handled.reply.fail(gone)
             task.cancel()
         await self._ended([*self._tasks, *([self._task] if self._task is not None else [])])
-        self._is_stuck = any([lane.close() for lane in self._lanes.values()])
+        self._lanes.close()
 
     async def _ended(self, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for cancelled tasks. A task that does not end is abandoned and logged as an error."""
@@ -391,9 +379,7 @@ class Cell:
         """Run a function in one of the actor's own threads, or in what the node's platform has in place of
         threads.
         """
-        if lane not in self._lanes:
-            self._lanes[lane] = self.node.platform.open_lane(f"pageant {self.name} {lane}".rstrip(), threads)
-        return await self._lanes[lane].run(call)
+        return await self._lanes.run(call, lane, threads)
 
     def statistics(self) -> ActorStatistics:
         """Return the counters as they are now."""

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
-from pageant.protocol.supervision import Facts
+from pageant.protocol.supervision import ActorEntry, Facts, NodeEntry, StartActor
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,6 @@ class ActorLife(Life):
     """Facts of the latest life that was ready."""
     device: str | None = None
     """The device that it was given, if it wants any of a kind."""
-    draining: int = 0
-    """How far its replica is being drained; see `pageant.protocol.replicas.DRAINING`."""
     former: ActorPlan | None = None
     """The plan before a swap, until the successor has started; else None."""
 
@@ -118,6 +116,31 @@ class ActorLife(Life):
         """Restore the former plan if a successor has not started."""
         if self.former is not None:
             self.plan, self.former = self.former, None
+
+    def order(self) -> StartActor:
+        """Return the order to start this life, for the agent of its node."""
+        plan = self.plan
+        return StartActor(
+            name=plan.name,
+            incarnation=self.incarnation,
+            cls=plan.cls,
+            options=plan.options,
+            folder=plan.folder,
+        )
+
+    def entry(self) -> ActorEntry:
+        """Return the actor as a directory names it."""
+        return ActorEntry(
+            name=self.plan.name,
+            node=self.plan.node,
+            incarnation=self.incarnation,
+            up=self.up,
+            features=self.features,
+            facts=self.facts,
+            reason=self.reason,
+            final=self.final,
+            restarts=max(0, self.restarts),
+        )
 
 
 @dataclass
@@ -134,3 +157,9 @@ class NodeLife(Life):
     expected_until: float = -math.inf
     """The time until which that node is expected to join under `issued`."""
     devices: tuple[str, ...] = ()
+
+    def entry(self) -> NodeEntry:
+        """Return the node as a directory names it."""
+        return NodeEntry(
+            name=self.plan.name, incarnation=self.incarnation, endpoint=self.endpoint, pid=self.pid
+        )

@@ -9,12 +9,13 @@ way. Such a message waits for the directory: otherwise the receiver's answer wou
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pageant.actors.runtime.held import Held
 from pageant.actors.runtime.mailbox import Envelope
+from pageant.actors.runtime.remote_reply import RemoteReply
 from pageant.actors.runtime.replies import Answer, Items
 from pageant.actors.runtime.tracing import CURRENT
 from pageant.actors.runtime.traffic import TrafficCounts
@@ -22,7 +23,6 @@ from pageant.protocol.codec import Codec
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
 from pageant.protocol.errors import (
     MalformedEnvelope,
-    PageantError,
     PeerGone,
     ProtocolError,
 )
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger("pageant.remote")
-
-# The most messages that wait for the directory to name their senders.
-EARLY_MAX = 65_536
 
 
 class _Asked:
@@ -68,12 +65,10 @@ class Remote:
         # Asks of other nodes that are not answered yet, by asking node and its number. A key leaves when it is
         # answered or cancelled, or when the asking node is replaced.
         self._answering: dict[tuple[str, int], tuple[Cell, Envelope]] = {}
-        # Messages whose senders the directory does not name yet, by sender, in order. `_num_early` counts them.
-        self._early: dict[str, list[tuple[Header, Message]]] = {}
-        self._num_early = 0
-        # Frames for nodes that are not linked yet, by node, in order. `_num_unsent` counts them.
-        self._unsent: dict[str, list[list[Any]]] = {}
-        self._num_unsent = 0
+        # Messages whose senders the directory does not name yet, by sender.
+        self._early: Held[tuple[Header, Message]] = Held()
+        # Frames for nodes that are not linked yet, by node.
+        self._unsent: Held[list[Any]] = Held()
         # The number of the next ask.
         self._next = 1
         self.sent = self.received = self.refused = 0
@@ -149,7 +144,7 @@ class Remote:
         """Fail the asks of a life of a node that is over, and forget what it asked."""
         if self._link is not None and self._link.forget(node, incarnation):
             self.replaced(node)
-            self.lost(node, len(self._take_unsent(node)))
+            self.lost(node, len(self._unsent.take(node)))
         for number, asked in list(self._asked.items()):
             if asked.node == node:
                 del self._asked[number]
@@ -209,22 +204,13 @@ class Remote:
 
     def _await_link(self, node: str, frames: list[Any]) -> bool:
         """Keep frames for a node that is up and will link to this one when it learns of it."""
-        if self._num_unsent >= EARLY_MAX or not self._node.has_node(node):
-            return False
-        self._num_unsent += 1
-        self._unsent.setdefault(node, []).append(frames)
-        return True
+        return self._node.has_node(node) and self._unsent.add(node, frames)
 
     def met(self, node: str) -> None:
         """Send a node that was just linked the frames that waited for it."""
-        for frames in self._take_unsent(node):
+        for frames in self._unsent.take(node):
             if self._link is None or not self._link.send(node, frames):
                 self.lost(node, 1)
-
-    def _take_unsent(self, node: str) -> list[list[Any]]:
-        unsent = self._unsent.pop(node, [])
-        self._num_unsent -= len(unsent)
-        return unsent
 
     def send_outcome(self, node: str, number: int, mode: Mode, actor: str, message: Message | None) -> bool:
         """Send a handler's answer to an asker on another node."""
@@ -334,11 +320,8 @@ class Remote:
         return (header.from_incarnation, False) >= (entry.incarnation, entry.up)
 
     def _hold(self, header: Header, message: Message) -> None:
-        if self._num_early >= EARLY_MAX:
+        if not self._early.add(header.sender, (header, message)):
             self._node.dead_letter("sender not known yet", header.to, message)
-            return
-        self._num_early += 1
-        self._early.setdefault(header.sender, []).append((header, message))
 
     def _deliver_early(self, sender: str, receiver: str) -> None:
         """Deliver early messages of an asker to this receiver, before its ask.
@@ -346,21 +329,16 @@ class Remote:
         An ask does not wait for the directory: an actor that asks while it starts is not up before it is
         answered. It must not overtake messages that were sent before it.
         """
-        held = self._early.pop(sender, [])
-        rest = [one for one in held if one[0].to != receiver]
-        if rest:
-            self._early[sender] = rest
-        self._num_early -= len(held) - len(rest)
-        for header, message in held:
+        for header, message in self._early.take(sender):
             if header.to == receiver:
                 self._give("", header, message, None)
+            else:
+                self._hold(header, message)
 
     def directory_changed(self) -> None:
         """Deliver early messages, in order, whose senders are known now."""
-        for sender in [sender for sender, held in self._early.items() if not self._is_early(held[0][0])]:
-            held = self._early.pop(sender)
-            self._num_early -= len(held)
-            for header, message in held:
+        for sender in [sender for sender, (first, _) in self._early.firsts() if not self._is_early(first)]:
+            for header, message in self._early.take(sender):
                 if self._is_early(header):
                     self._hold(header, message)
                 else:
@@ -399,47 +377,3 @@ class Remote:
             asked.reply.end()
         else:
             asked.reply.resolve(message)
-
-
-class RemoteReply:
-    """The handler's end of an ask from another node."""
-
-    __slots__ = ("_actor", "_credit", "_node", "_number", "_remote", "_waiter", "streams")
-
-    def __init__(
-        self, remote: Remote, node: str, number: int, actor: str, streams: bool, credit: int
-    ) -> None:
-        self._remote, self._node, self._number, self._actor = remote, node, number, actor
-        self.streams, self._credit = streams, credit
-        self._waiter: asyncio.Future[None] | None = None
-
-    def resolve(self, message: Any) -> None:
-        self._finish(Mode.REPLY, message)
-
-    async def item(self, message: Any) -> None:
-        if not self._remote.awaited(self._node, self._number, self):
-            # The handler is about to be cancelled.
-            return
-        if not self._remote.send_outcome(self._node, self._number, Mode.ITEM, self._actor, message):
-            raise PeerGone(f"{self._node}, where {self._actor} streams to, cannot be reached")
-        self._credit -= 1
-        while self._credit <= 0:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-
-    def grant(self, count: int) -> None:
-        """Let the consumer take `count` more items."""
-        self._credit += count
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def end(self) -> None:
-        self._finish(Mode.END, None)
-
-    def fail(self, error: PageantError) -> None:
-        self._finish(Mode.ERROR, failure_of(error, self._actor))
-
-    def _finish(self, mode: Mode, message: Message | None) -> None:
-        if self._remote.awaited(self._node, self._number, self):
-            self._remote.send_outcome(self._node, self._number, mode, self._actor, message)
-            self._remote.done(self._node, self._number)

@@ -1,7 +1,7 @@
 """Both ends of an ask: the handler's, which takes the outcome, and the asker's, which waits for it.
 
 A `Reply` is the handler's end. `Answer` and `Items` are the asker's, and are also the `Reply` when asker and
-actor share a node. `RemoteReply` in `remote` is the handler's end for an asker elsewhere.
+actor share a node. `RemoteReply` in `remote_reply` is the handler's end for an asker elsewhere.
 """
 
 from __future__ import annotations

@@ -6,67 +6,23 @@ clock.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from pageant.actors.runtime.bonds import Bonds, Stop
-from pageant.actors.runtime.devices import CPU, choose
+from pageant.actors.runtime.bonds import Bonds
+from pageant.actors.runtime.device_placement import listed, place_by_device, unplaceable
+from pageant.actors.runtime.devices import choose
+from pageant.actors.runtime.instructions import Fence, GiveUp, Instruction, Launch, Publish, Start, Stop
 from pageant.actors.runtime.lease import Leases, LeaseTerms
 from pageant.actors.runtime.lives import ActorLife, NodeLife, RestartLimits
-from pageant.actors.runtime.membership import Dismiss, Membership
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
-from pageant.protocol.replicas import DRAINING
-from pageant.protocol.supervision import SWAPPED, ActorEntry, Directory, Facts, NodeEntry, StartActor
+from pageant.protocol.supervision import SWAPPED, Directory, Facts
 
 # The time for which a node that was given an incarnation is expected, before another may be given one.
 JOINING_SECONDS_MAX = 10.0
 # Prefix of the name of a node that only asks, such as `pageant swap`. No YAML can contain such a name.
 VISITOR = "visitor:"
-
-
-@dataclass(frozen=True)
-class Launch:
-    """Start the process of a node."""
-
-    node: str
-    incarnation: int
-
-
-@dataclass(frozen=True)
-class Start:
-    """Have a node's agent start an actor."""
-
-    node: str
-    order: StartActor
-
-
-@dataclass(frozen=True)
-class GiveUp:
-    """Report that an actor or a node (`who`) will not be started again."""
-
-    who: str
-    deaths: int
-    error: str
-    traceback: str
-
-
-@dataclass(frozen=True)
-class Fence:
-    """Kill the process of a node whose lease is over: it may be stopped, and wake at any time."""
-
-    node: str
-    incarnation: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Publish:
-    """Send every node the present directory."""
-
-
-Instruction = Launch | Start | Stop | Dismiss | GiveUp | Fence | Publish
 
 
 class Supervision:
@@ -94,7 +50,6 @@ class Supervision:
         self._nodes = {plan.name: NodeLife(plan=plan) for plan in nodes}
         self._actors = {plan.name: ActorLife(plan=plan) for plan in actors}
         self._bonds = Bonds(self._actors)
-        self._membership = Membership(self._nodes, self._actors)
         self._version = self._visitors = 0
         root_state = self._nodes[root]
         root_state.begin()
@@ -171,9 +126,9 @@ class Supervision:
             return [
                 *stops,
                 Publish(),
-                *self._refuse(node, f"node {node} is to have {wanted}; it has {_listed(devices)}"),
+                *self._refuse(node, f"node {node} is to have {wanted}; it has {listed(devices)}"),
             ]
-        placed = self._place_by_device()
+        placed = place_by_device(self._actors.values(), self._nodes.values())
         begun = [*self._start_actors_of(node), *self._start(placed)]
         return [*stops, Publish(), *begun, *self._give_up_unplaced()]
 
@@ -185,45 +140,13 @@ class Supervision:
         stops = self._bonds.fall(ended, reason)
         return [*stops, *(GiveUp(actor.plan.name, 1, reason, "") for actor in ended)]
 
-    def _place_by_device(self) -> list[ActorLife]:
-        """Place actors that want a device, and have no node, on free devices. Return the ones that were placed."""
-        placed = []
-        for actor in self._actors.values():
-            wanted = actor.plan.device
-            if wanted is None or actor.plan.node or actor.final:
-                continue
-            for name, node in self._nodes.items():
-                if not (node.up and node.plan.joins):
-                    continue
-                taken = {one.device for one in self._actors_of(name) if one.device is not None}
-                device = choose(wanted, node.devices, taken)
-                if device is not None and (device != CPU or not taken):
-                    self._place_on(actor, name, device)
-                    placed.append(actor)
-                    break
-        return placed
-
-    def _place_on(self, actor: ActorLife, node: str, device: str) -> None:
-        options = json.loads(actor.plan.options)
-        if "device" in options:
-            options["device"] = device
-        actor.device = device
-        actor.plan = replace(actor.plan, node=node, options=json.dumps(options).encode())
-
     def _give_up_unplaced(self) -> list[Instruction]:
         """Mark actors without a node as down for good once every node is there: no other will come."""
-        if not all(node.up for node in self._nodes.values()):
-            return []
-        there = "; ".join(
-            f"{name} has {_listed(node.devices)}" for name, node in self._nodes.items() if node.devices
-        )
         given_up: list[Instruction] = []
-        for actor in self._actors.values():
-            if actor.plan.device is not None and not actor.plan.node and not (actor.proven or actor.final):
-                reason = f"no node has {actor.plan.device} free for it: {there}"
-                actor.mark_exited(reason)
-                actor.final = True
-                given_up.append(GiveUp(actor.plan.name, 1, reason, ""))
+        for actor, reason in unplaceable(self._actors.values(), self._nodes.values()):
+            actor.mark_exited(reason)
+            actor.final = True
+            given_up.append(GiveUp(actor.plan.name, 1, reason, ""))
         return given_up
 
     def node_exited(
@@ -277,7 +200,7 @@ class Supervision:
             return [Fence(node, incarnation, reason)]
         state.mark_exited(reason)
         stops = self._bonds.fall(self._end_actors_of(node, reason), reason)
-        return [*stops, Publish(), *self._start(self._place_by_device())]
+        return [*stops, Publish(), *self._start(place_by_device(self._actors.values(), self._nodes.values()))]
 
     def _launch(self, node: NodeLife, now: float) -> Launch:
         launch = Launch(node.plan.name, node.begin())
@@ -427,36 +350,6 @@ class Supervision:
         times = [life.retry_at for life in (*self._nodes.values(), *self._actors.values())]
         return min((time for time in (*times, self.leases.look_at) if time is not None), default=None)
 
-    # Actors that come and go.
-
-    def add(self, nodes: Iterable[NodePlan], actors: Iterable[ActorPlan], now: float) -> list[Instruction]:
-        """Begin the lives of nodes and actors that are not there yet, at `now` seconds."""
-        new_nodes, new_actors = self._membership.add(nodes, actors)
-        launched = [self._launch(node, now) for node in new_nodes if node.plan.process]
-        placed = self._place_by_device()
-        begun = self._start([*new_actors, *placed])
-        return [*launched, Publish(), *begun, *self._give_up_unplaced()]
-
-    def remove(self, prefix: str) -> list[Instruction]:
-        """End the actors of a prefix for good, and the processes that were theirs alone."""
-        ends = self._membership.remove(prefix)
-        for end in ends:
-            if isinstance(end, Dismiss):
-                self.leases.end(end.node)
-        return [*ends, Publish()]
-
-    def drain(self, prefix: str, level: int) -> list[Instruction]:
-        """Tell the watchers of the actors of a prefix how far they are being drained."""
-        return [Publish()] if self._membership.drain(prefix, level) else []
-
-    def has_node(self, name: str) -> bool:
-        """Tell whether the topology has a node of that name."""
-        return name in self._nodes
-
-    def names(self) -> list[str]:
-        """Return the names of all actors."""
-        return [*self._actors]
-
     def all_up(self) -> bool:
         """Tell whether every actor takes messages."""
         return all(actor.up for actor in self._actors.values())
@@ -466,12 +359,8 @@ class Supervision:
         self._version += 1
         return Directory(
             version=self._version,
-            nodes=tuple(
-                NodeEntry(name=name, incarnation=node.incarnation, endpoint=node.endpoint, pid=node.pid)
-                for name, node in self._nodes.items()
-                if node.up
-            ),
-            actors=tuple(_entry(actor) for actor in self._actors.values()),
+            nodes=tuple(node.entry() for node in self._nodes.values() if node.up),
+            actors=tuple(actor.entry() for actor in self._actors.values()),
         )
 
     def modules(self) -> list[str]:
@@ -491,33 +380,4 @@ class Supervision:
     def _start(self, actors: Iterable[ActorLife]) -> list[Instruction]:
         """Begin the next life of actors that are down, each with its group."""
         begun = self._bonds.rising(actors, lambda node: node in self._nodes and self._nodes[node].up)
-        return [Start(actor.plan.node, _order(actor)) for actor in begun]
-
-
-def _order(actor: ActorLife) -> StartActor:
-    plan = actor.plan
-    return StartActor(
-        name=plan.name,
-        incarnation=actor.incarnation,
-        cls=plan.cls,
-        options=plan.options,
-        folder=plan.folder,
-    )
-
-
-def _listed(devices: Sequence[str]) -> str:
-    return ", ".join(devices) or "none that it knows of"
-
-
-def _entry(actor: ActorLife) -> ActorEntry:
-    return ActorEntry(
-        name=actor.plan.name,
-        node=actor.plan.node,
-        incarnation=actor.incarnation,
-        up=actor.up,
-        features=actor.features,
-        facts={**actor.facts, DRAINING: actor.draining} if actor.draining else actor.facts,
-        reason=actor.reason,
-        final=actor.final,
-        restarts=max(0, actor.restarts),
-    )
+        return [Start(actor.plan.node, actor.order()) for actor in begun]

@@ -7,20 +7,16 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from pageant.actors.runtime.actor import receives
-from pageant.actors.runtime.bonds import Stop
-from pageant.actors.runtime.elastic import ElasticSupervisor
-from pageant.actors.runtime.growth import Growth
+from pageant.actors.runtime.actor import Actor, receives
+from pageant.actors.runtime.instructions import Fence, GiveUp, Instruction, Launch, Publish, Start, Stop
 from pageant.actors.runtime.launcher import Launcher, Process
-from pageant.actors.runtime.membership import Dismiss
 from pageant.actors.runtime.plans import ActorPlan
-from pageant.actors.runtime.restarts import Fence, GiveUp, Instruction, Launch, Publish, Start, Supervision
+from pageant.actors.runtime.restarts import Supervision
 from pageant.actors.runtime.swapping import successor
 from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.recording import ActorDescription, GetActor
 from pageant.protocol.supervision import (
-    REMOVED,
     ActorAmended,
     ActorChanged,
     ActorFailed,
@@ -60,7 +56,7 @@ class _Swap:
     error: str = ""
 
 
-class RootSupervisor(ElasticSupervisor):
+class RootSupervisor(Actor):
     """Runs on the root node, for as long as the topology does."""
 
     def __init__(
@@ -68,10 +64,8 @@ class RootSupervisor(ElasticSupervisor):
         core: Supervision,
         launcher: Launcher | None,
         on_directory: Callable[[Directory], None] | None = None,
-        growth: Growth | None = None,
     ) -> None:
         super().__init__(self.Options())
-        self._growth = growth
         self._on_directory = on_directory
         self.core = core
         self._launcher = launcher
@@ -102,7 +96,7 @@ class RootSupervisor(ElasticSupervisor):
 
     @receives
     async def node_exited(self, event: NodeExited) -> None:
-        if not self._stopping and self.core.has_node(event.node):
+        if not self._stopping:
             log.error("node %s#%d is gone: %s", event.node, event.incarnation, event.reason)
             await self._carry_out(
                 self.core.node_exited(
@@ -259,10 +253,6 @@ class RootSupervisor(ElasticSupervisor):
                     self.tell(f"node/{node}", order)
                 case Stop(node, name, life, reason):
                     self.tell(f"node/{node}", StopActor(name=name, incarnation=life, reason=reason))
-                case Dismiss(node):
-                    self.tell(f"node/{node}", StopNode(reason=REMOVED))
-                    if (process := self._processes.pop(node, None)) is not None:
-                        self.spawn(self._end(node, process, STOP_SECONDS))
                 case Publish():
                     directory = self.core.directory()
                     if self._on_directory is not None:

@@ -19,7 +19,7 @@ from pageant.actors.scheduler.plans import Computing, Exchange, admissions, buil
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.run_ahead import RULES, RunAhead
-from pageant.actors.scheduler.running import ScheduledRows
+from pageant.actors.scheduler.scheduled_rows import ScheduledRows
 from pageant.protocol.allocation import Assign, Assigned
 from pageant.protocol.arrays import int32
 from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan

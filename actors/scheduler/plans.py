@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from pageant.actors.scheduler.request import ScheduledRequest
-from pageant.actors.scheduler.running import ScheduledRows
+from pageant.actors.scheduler.scheduled_rows import ScheduledRows
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32, int64
 from pageant.protocol.stepping import NewSequence, StepPlan

@@ -7,7 +7,7 @@ import numpy as np
 from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.plans import Computing, SampledTokens, Withdrawn
 from pageant.actors.scheduler.request import ScheduledRequest, State
-from pageant.actors.scheduler.running import ScheduledRows
+from pageant.actors.scheduler.scheduled_rows import ScheduledRows
 from pageant.protocol.arrays import BoolVector, Int32Vector
 from pageant.protocol.logprobs import RowLogprobs, split_rows
 from pageant.protocol.stepping import LateTokens, StepResult

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.scheduler.lock_step import LockStep
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
-from pageant.protocol.arrays import bools, int32, int64
+from pageant.actors.scheduler.scheduled_rows import ScheduledRows
+from pageant.protocol.arrays import int32
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -25,86 +25,6 @@ Bool = npt.NDArray[np.bool_]
 
 # Tokens of a request that are sent to the detokenizer at a time, if only its end matters.
 TOKENS_SENT_TOGETHER = 16
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledRows:
-    """The scheduled rows of a step, by columns of length R.
-
-    In a multi-step plan each step computes one of the row's tokens, and samples the next.
-    """
-
-    serials: Int64
-    """int64 [R]: the request of each row."""
-    rows: Int32
-    """int32 [R]: the row of the batch."""
-    starts: Int32
-    """int32 [R]: the position of the first token to compute."""
-    lengths: Int32
-    """int32 [R]: the number of tokens to compute."""
-    draws: Bool
-    """bool [R]: the tokens are the request's last known ones, and a token is sampled after them."""
-    drafts: Int32
-    """int32 [R]: the most drafts that follow them; 0 unless `draws`."""
-    num_steps: int = 1
-    """The steps of a multi-step plan; else 1."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def num_tokens(self) -> int:
-        """Return the number of tokens that are computed, drafts included."""
-        return int(self.lengths.sum() + self.drafts.sum())
-
-    @property
-    def ends(self) -> Int32:
-        """Return the number of tokens that each request needs slots for: int32 [R]."""
-        ends: Int32 = self.starts + self.lengths + self.drafts
-        return ends
-
-    @classmethod
-    def of(
-        cls,
-        serials: Sequence[int] = (),
-        rows: Sequence[int] = (),
-        starts: Sequence[int] = (),
-        lengths: Sequence[int] = (),
-        draws: Sequence[bool] = (),
-    ) -> ScheduledRows:
-        """Build scheduled rows without drafts from plain numbers."""
-        drafts = np.zeros(len(rows), np.int32)
-        return cls(int64(serials), int32(rows), int32(starts), int32(lengths), bools(draws), drafts)
-
-    def _columns(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.serials, self.rows, self.starts, self.lengths, self.draws, self.drafts
-
-    def __getitem__(self, some: Bool) -> ScheduledRows:
-        serials, rows, starts, lengths, draws, drafts = (column[some] for column in self._columns())
-        return ScheduledRows(serials, rows, starts, lengths, draws, drafts, self.num_steps)
-
-    def __add__(self, other: ScheduledRows) -> ScheduledRows:
-        assert self.num_steps == other.num_steps == 1, "they would be of one step"
-        pairs = zip(self._columns(), other._columns(), strict=True)
-        serials, rows, starts, lengths, draws, drafts = map(np.concatenate, pairs)
-        return ScheduledRows(serials, rows, starts, lengths, draws, drafts)
-
-    def has_rows(self, rows: Int32) -> bool:
-        """Tell whether all of `rows`, int32 [N], are among the scheduled ones."""
-        return bool(np.isin(rows, self.rows).all())
-
-    def repeated(self, num_steps: int) -> ScheduledRows:
-        """Return the rows of one token each for `num_steps` steps."""
-        if num_steps == 1:
-            return self
-        return replace(self, lengths=np.full_like(self.lengths, num_steps), num_steps=num_steps)
-
-    def split_at(self, count: int) -> tuple[ScheduledRows, ScheduledRows]:
-        """Return the first `count` rows, and the others."""
-        if count == len(self):
-            return self, ScheduledRows.of()
-        first = np.arange(len(self)) < count
-        return self[first], self[~first]
 
 
 class Running:
@@ -154,14 +74,8 @@ class Running:
         self._has_stops = np.zeros(num_rows, np.bool_)
         # bool: the prompt is computed in chunks beside few others like it.
         self._is_long = np.zeros(num_rows, np.bool_)
-        # bool: planned only when all sampled tokens are known.
-        self._in_lock_step = np.zeros(num_rows, np.bool_)
-        # bool: drafts are on their way; nothing of the row is planned.
-        self._awaits_drafts = np.zeros(num_rows, np.bool_)
-        # int32: drafts for the next step.
-        self._num_drafts = np.zeros(num_rows, np.int32)
-        # Some row was in lock-step before. False spares the arrays of drafts.
-        self._speculates = False
+        # Rows that speculate.
+        self.lock_step = LockStep(num_rows)
         # bool: a sampled token comes late; nothing of the row is planned.
         self._stalled = np.zeros(num_rows, np.bool_)
         # bool: the next token can be computed before the last one is known elsewhere.
@@ -191,8 +105,7 @@ class Running:
         self._num_unsent[row] = len(request.output) - request.num_sent
         self._has_stops[row] = bool(request.params.stop_token_ids)
         self._is_long[row] = request.is_long
-        self._in_lock_step[row] = self._awaits_drafts[row] = False
-        self._num_drafts[row] = 0
+        self.lock_step.admit(row)
         self._stalled[row] = False
         self._allows_multi_step[row] = request.allows_multi_step
         if request.state is State.RUNNING:
@@ -229,8 +142,8 @@ class Running:
         rows = self._rows()
         starts = self._num_computed[rows]
         wanted = self._num_uncomputed(rows)
-        if self._speculates:
-            wanted = np.where(self._is_held(rows), np.int32(0), wanted)
+        if self.lock_step.has_begun:
+            wanted = np.where(self.lock_step.are_held(rows, self._num_pending), np.int32(0), wanted)
         lengths = wanted
         decoding = wanted == 1
         left = budget - int(np.count_nonzero(decoding))
@@ -243,7 +156,7 @@ class Running:
             most = long_chunk_max if self._is_long[rows[index]] else left
             lengths[index] = min(int(wanted[index]), max(0, left), most)
             left -= int(lengths[index])
-        drafts = self._drafts_within(rows, decoding & (lengths == 1), left)
+        drafts = self.lock_step.drafts_within(rows, decoding & (lengths == 1), left)
         chunks = ScheduledRows(self._serials[rows], rows, starts, lengths, lengths == wanted, drafts)
         some = lengths > 0
         return chunks if some.all() else chunks[some]
@@ -261,20 +174,6 @@ class Running:
         left = self._max_total[rows] - self._num_tokens[rows] - self._num_pending[rows]
         return max(1, min(most, int(left.min())))
 
-    def _is_held(self, rows: Int32) -> Bool:
-        """Return which of `rows` must wait until their drafts or sampled tokens are known: bool [N]."""
-        held: Bool = self._awaits_drafts[rows] | (self._in_lock_step[rows] & (self._num_pending[rows] > 0))
-        return held
-
-    def _drafts_within(self, rows: Int32, decoding: Bool, budget: int) -> Int32:
-        """Return how many drafts of each row the budget has room for, row after row: int32 [N]."""
-        if not self._speculates:
-            return np.zeros(len(rows), np.int32)
-        drafts = np.where(decoding, self._num_drafts[rows], np.int32(0))
-        before = np.cumsum(drafts) - drafts
-        fitting: Int32 = np.clip(budget - before, 0, drafts).astype(np.int32)
-        return fitting
-
     def ends_with(self, chunks: ScheduledRows, lookahead: int) -> Int32:
         """Return the number of tokens that each request needs slots for, with `lookahead` drafts after its
         sample: int32 [R].
@@ -285,23 +184,9 @@ class Running:
         further: Int32 = np.minimum(chunks.ends + ahead, self._max_total[chunks.rows])
         return np.maximum(chunks.ends, further)
 
-    def hold(self, rows: Int32, in_lock_step: Bool, awaiting_drafts: Bool | None = None) -> None:
-        """Mark rows that are not planned ahead, and rows that wait for drafts.
-
-        rows: int32 [N]. in_lock_step, awaiting_drafts: bool [N]; None is False for all.
-        """
-        self._in_lock_step[rows] = in_lock_step
-        self._awaits_drafts[rows] = False if awaiting_drafts is None else awaiting_drafts
-        self._num_drafts[rows] = 0
-        self._speculates |= bool(in_lock_step.any())
-
-    def are_in_lock_step(self, rows: Int32) -> Bool:
-        """Return which of `rows`, int32 [N], are not planned ahead: bool [N]."""
-        return self._in_lock_step[rows]
-
     def num_in_lock_step(self) -> int:
         """Return how many running rows are not planned ahead."""
-        return int(np.count_nonzero(self._in_lock_step[self._rows()])) if self._speculates else 0
+        return self.lock_step.count(self._rows()) if self.lock_step.has_begun else 0
 
     def are_pending(self, rows: Int32) -> Bool:
         """Return which of `rows`, int32 [N], have tokens that steps under way sample: bool [N]."""
@@ -323,21 +208,12 @@ class Running:
 
     def awaits_drafts(self, request: ScheduledRequest) -> bool:
         """Tell whether a request runs and waits for drafts."""
-        return request.state is State.RUNNING and bool(self._awaits_drafts[request.held_row])
+        return request.state is State.RUNNING and self.lock_step.awaits_drafts(request.held_row)
 
     def are_running(self, rows: Int32) -> Bool:
         """Return which of `rows`, int32 [N], belong to requests that have not ended: bool [N]."""
         running: Bool = ~self._ended[rows]
         return running
-
-    def drafted(self, request: ScheduledRequest, count: int) -> None:
-        """Record that `count` drafts have come for a request; 0 if it waited in vain."""
-        self._awaits_drafts[request.held_row] = False
-        self._num_drafts[request.held_row] = count
-
-    def drop_drafts(self, rows: Int32) -> None:
-        """Forget the drafts of `rows`, int32 [N]."""
-        self._num_drafts[rows] = 0
 
     def accepted(self, rows: Int32, counts: Int32) -> None:
         """Count accepted drafts as computed tokens. rows, counts: int32 [N]."""
@@ -359,8 +235,7 @@ class Running:
         follows = chunks.starts <= self._num_computed[chunks.rows]
         self._num_computed[chunks.rows] += chunks.lengths * follows
         self._num_pending[chunks.rows] += chunks.draws * np.int32(chunks.num_steps)
-        if self._speculates:
-            self._num_drafts[chunks.rows] = 0
+        self.lock_step.planned(chunks.rows)
 
     def computed(self, chunks: ScheduledRows) -> Bool:
         """Note that a plan is over. Return which of its rows belong to requests that have not ended: bool [R]."""
@@ -483,10 +358,6 @@ class Running:
             pending = self._num_pending[row] and not self._stalled[row]
             assert self._num_steps[row] or not pending, "no step draws what is pending"
             assert row not in running or self._num_tokens[row] == request.num_tokens, "tokens are miscounted"
-
-    def num_uncomputed(self) -> int:
-        """Return the known tokens of all running requests that no step has computed or computes."""
-        return int(np.maximum(self._num_uncomputed(self._rows()), 0).sum()) if len(self) else 0
 
     def _num_uncomputed(self, rows: Int32 | Int64) -> Int32:
         """Return the number of tokens to plan for each row: int32 [N].

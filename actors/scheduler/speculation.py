@@ -16,7 +16,8 @@ import numpy.typing as npt
 from pageant.actors.scheduler.draft_budget import DraftBudget
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.actors.scheduler.row_drafts import NO_ROW_DRAFTS, RowDrafts, join_drafts, split_drafts
-from pageant.actors.scheduler.running import Running, ScheduledRows
+from pageant.actors.scheduler.running import Running
+from pageant.actors.scheduler.scheduled_rows import ScheduledRows
 from pageant.actors.scheduler.shadow_drafts import ShadowDrafts
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.drafting import Drafted, Propose, Proposed, Speculation
@@ -133,7 +134,7 @@ class Speculator:
         self._drafts.pop(request.held_row, None)
         self.draft_budget.admit(request.held_row)
         self._shadow_drafts.forget(request.held_row)
-        self._running.hold(int32([request.held_row]), np.array([self._up]))
+        self._running.lock_step.hold(int32([request.held_row]), np.array([self._up]))
 
     def forget(self, request: ScheduledRequest) -> None:
         """Forget a request that has ended."""
@@ -154,7 +155,7 @@ class Speculator:
             return drafts, int32()
         rows = chunks.rows[chunks.draws]
         wanted = self._drafts_for(rows)
-        self._running.hold(rows, (wanted > 0) | (chunks.drafts[chunks.draws] > 0))
+        self._running.lock_step.hold(rows, (wanted > 0) | (chunks.drafts[chunks.draws] > 0))
         self._wanted[rows] = wanted
         return drafts, wanted + self._due(rows, wanted)
 
@@ -181,7 +182,7 @@ class Speculator:
         some = refused.rows[refused.drafts > 0]
         for row in some.tolist():
             self._drafts.pop(row, None)
-        self._running.drop_drafts(some)
+        self._running.lock_step.drop_drafts(some)
         return len(some) > 0 or self._is_short != was_short
 
     def verified(self, rows: Int32, live: Bool, drafts: Drafts, accepted: Int32) -> None:
@@ -217,7 +218,7 @@ class Speculator:
     def _take_device_drafts(self, rows: Int32, live: Bool, result: StepResult) -> None:
         """Take the drafts that the executor made for the rows of a step."""
         made = result.draft_counts > 0
-        held = self._running.are_in_lock_step(rows)
+        held = self._running.lock_step.are_in(rows)
         if (made & held).any():
             self._drafted(result.drafting_seconds, result.drafting_seconds)
         elif made.any():
@@ -268,7 +269,7 @@ class Speculator:
         """Return the message that asks for drafts. Rows that were planned ahead wait for their steps first."""
         wanted = self._drafts_for(rows)
         ready = (wanted > 0) & ~self._running.are_pending(rows)
-        self._running.hold(rows, wanted > 0, awaiting_drafts=ready)
+        self._running.lock_step.hold(rows, wanted > 0, awaiting_drafts=ready)
         tried = self._due(rows, wanted)
         opened, asked, counts, tokens = [], [], [], []
         for row in rows[ready | tried].tolist():
@@ -341,7 +342,7 @@ class Speculator:
         if request.params.structured_outputs is not None:
             # A grammar follows a single path.
             guess = guess.chain()
-        self._running.drafted(request, len(guess))
+        self._running.lock_step.drafted(request.held_row, len(guess))
         if len(guess):
             self._drafts[row] = guess
         else:

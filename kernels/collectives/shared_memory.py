@@ -1,4 +1,4 @@
-"""A group of processes, or threads, of one host that share memory: C++ in `kernels/cpu/csrc/collectives.cpp`.
+"""A group of processes, or threads, of one host that share memory: C++ in `kernels/cpu/csrc/collectives`.
 
 A rank that waits looks for 50 microseconds, in which it yields its core, and then sleeps until it is woken. It finds
 out within 20 milliseconds that a process which it waits for has ended, and that the group was aborted.

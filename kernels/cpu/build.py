@@ -107,8 +107,8 @@ def _fingerprint(compiler: list[str], flags: tuple[str, ...]) -> str:
     for part in (*compiler, *flags, platform.machine()):
         digest.update(part.encode() + b"\0")
     digest.update(version)
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(path.relative_to(SOURCES).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
@@ -117,11 +117,12 @@ def _compile(compiler: list[str], flags: tuple[str, ...], library: Path, *, trie
     first.
     """
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
-        objects = [Path(folder) / f"{source.stem}.o" for source in sorted(SOURCES.glob("*.cpp"))]
-        running = [
-            _start([*compiler, *flags, "-c", str(SOURCES / f"{made.stem}.cpp"), "-o", str(made)])
-            for made in objects
-        ]
+        objects, running = [], []
+        for source in sorted(SOURCES.rglob("*.cpp")):
+            made = Path(folder) / f"{source.parent.name}-{source.stem}.o"
+            objects.append(made)
+            # Sources include one another by their paths below this folder.
+            running.append(_start([*compiler, *flags, f"-I{SOURCES}", "-c", str(source), "-o", str(made)]))
         # Wait for all of them before reporting a failure: none may write into a folder that is gone.
         said = [(process.args, process.communicate()[1], process.returncode) for process in running]
         linked = Path(folder) / library.name

@@ -34,6 +34,7 @@ _TYPED: dict[str, list[Any]] = {
     "clamped_swiglu": [_WORD] * 6,
     "rope_and_write_kv": [_WORD] * 21 + [_REAL],
     "moe": [_WORD] * 21,
+    "weigh_experts": [_WORD] * 6,
     "route": [_WORD] * 8,
 }
 # Functions of a group of ranks, with what they return.

@@ -230,6 +230,16 @@ class WeightKernels(ScreeningKernels):
         )
         return y
 
+    def weigh_experts(self, made: Tensor, weights: Tensor) -> Tensor:
+        """See `Kernels.weigh_experts`."""
+        functions = self._functions.get(made.dtype)
+        if functions is None:
+            return super().weigh_experts(made, weights)
+        tokens, top_k, hidden = made.shape
+        y = self._empty(made.dtype, tokens, hidden)
+        functions.weigh_experts(made.data_ptr(), weights.data_ptr(), y.data_ptr(), tokens, top_k, hidden)
+        return y
+
     def _tiled_or_plain(self, weight: LinearWeight, dtype: torch.dtype) -> LinearWeight:
         """Return the weight, row-major if it is in tiles that products of this dtype do not take."""
         return (

@@ -9,7 +9,7 @@ from pageant.kernels.base import HeadNorms
 from pageant.kernels.quantized import quantize
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, move_slots, write_kv
-from pageant.kernels.reference.experts import moe, route
+from pageant.kernels.reference.experts import moe, route, weigh_experts
 from pageant.kernels.reference.low_rank import add_low_rank
 from pageant.kernels.reference.norms import (
     add_layer_norm,
@@ -63,6 +63,7 @@ class ReferenceKernels:
     gather_columns = staticmethod(gather_columns)
     route = staticmethod(route)
     moe = staticmethod(moe)
+    weigh_experts = staticmethod(weigh_experts)
     linear = staticmethod(linear)
     add_low_rank = staticmethod(add_low_rank)
     logits = staticmethod(logits)

@@ -12,7 +12,7 @@ from pageant.kernels.quantized import Weight
 from pageant.kernels.reference.pointwise import clamped_swiglu, gelu_and_mul, silu_and_mul
 from pageant.kernels.reference.products import linear, logits
 
-__all__ = ["moe", "route"]
+__all__ = ["moe", "route", "weigh_experts"]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu_and_mul,
@@ -45,26 +45,32 @@ def moe(
 ) -> Tensor:
     """See `Kernels.moe`. Tokens are grouped by expert, so that each chosen expert is one product.
 
-    Quantised experts are dequantised one at a time.
+    Quantised experts are dequantised one at a time. A token's are added in the order of its choices.
     """
     act, top_k = _ACTIVATIONS[activation], experts.shape[1]
     order = experts.flatten().argsort(stable=True)  # [T * K]: places in `experts`, expert by expert
     is_here = experts.flatten() >= 0
     order = order[is_here[order]]
     counts = torch.bincount(experts.flatten()[is_here], minlength=gate_up.shape[0]).tolist()
-    output = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    made = x.new_zeros(experts.numel(), x.shape[1], dtype=torch.float32 if unrounded else x.dtype)
     for expert, places in enumerate(torch.split_with_sizes(order, counts)):
         if len(places):
-            tokens = places // top_k
-            acted = act(linear(x[tokens], gate_up[expert], _of(biases.gate_up, expert)))
+            acted = act(linear(x[places // top_k], gate_up[expert], _of(biases.gate_up, expert)))
             bias = _of(biases.down, expert)
             if unrounded:
-                made = logits(acted, down[expert])
-                made = made if bias is None else made + bias
+                found = logits(acted, down[expert])
+                made[places] = found if bias is None else found + bias
             else:
-                made = linear(acted, down[expert], bias)
-            output.index_add_(0, tokens, made * weights.flatten()[places, None])
-    return output if unrounded else output.to(x.dtype)
+                made[places] = linear(acted, down[expert], bias)
+    return weigh_experts(made.view(*experts.shape, -1), weights)
+
+
+def weigh_experts(made: Tensor, weights: Tensor) -> Tensor:
+    """See `Kernels.weigh_experts`."""
+    output = torch.zeros(made.shape[0], made.shape[2], dtype=torch.float32, device=made.device)
+    for choice, weight in enumerate(weights.unbind(1)):
+        output += made[:, choice] * weight[:, None]
+    return output.to(made.dtype)
 
 
 def _of(bias: Tensor | None, expert: int) -> Tensor | None:

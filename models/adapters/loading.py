@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -100,11 +101,13 @@ def _load(
     file: Path, targets: Sequence[Target], decoder: NativeDecoder, spec: DecoderSpec
 ) -> dict[Key, LowRank]:
     """Read an adapter's matrices, those of one fused weight together: a rank's share of them, if it has one."""
+    # What an adapter adds is one part of a sum, whatever segments the other has.
+    shard = None if decoder.shard is None else replace(decoder.shard, segments=None)
     parts: defaultdict[Key, list[tuple[Target, Piece]]] = defaultdict(list)
     for target in targets:
-        assert target.place.layer is not None, "what is outside of the layers is refused"
-        key = target.place.layer, target.place.name.removesuffix(".weight")
-        parts[key] += [(target, piece) for piece in pieces(spec, decoder.shard, target.place)]
+        for piece in pieces(spec, shard, target.place):
+            assert piece.place.layer is not None, "what is outside of the layers is refused"
+            parts[piece.place.layer, target.place.name.removesuffix(".weight")].append((target, piece))
     try:
         with safe_open(file, framework="pt") as tensors:
             read = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118

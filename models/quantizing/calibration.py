@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pageant.models.errors import CheckpointError
-from pageant.models.tokenization import Tokenization, TokenizerError
+from pageant.models.tokenization import Tokenization
+from pageant.models.tokenizer_files import TokenizerError
 from pageant.protocol.errors import ArgumentError, PageantError
 
 __all__ = ["Calibration", "read_sequences"]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from pageant.actors.client.session import resolve_topology
+from pageant.actors.client.resolved_models import resolve_topology
 from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.placement import AUTO_BESIDE, AUTO_PROCESSES

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pageant.scripts.dropin.hub import Hub
-from pageant.scripts.dropin.recording import HUB
 from pageant.scripts.dropin.running import NotServed, Outcome, free_port, is_of_table, serving
+from pageant.scripts.dropin.stand_ins import HUB
 
 READ_SECONDS = 300
 

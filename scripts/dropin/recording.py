@@ -19,186 +19,23 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-SERVER = "RemoteOpenAIServer"
-HUB = "hub://"
-"""What stands before a hub id where a test has the folder of its snapshot."""
-UNKNOWN = "<unknown>"
-"""A text that only the imports of a test would tell."""
+from pageant.scripts.dropin.stand_ins import (
+    FOUND,
+    SERVER,
+    STAND_INS,
+    UNKNOWN,
+    Anything,
+    Launch,
+    Launched,
+    module_of,
+    values_of,
+)
+
 CALL_SECONDS = 5
-
-
-class Launched(BaseException):
-    """Ends a function at the place where it starts a server."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A server that a test starts: arguments of `RemoteOpenAIServer`."""
-
-    model: Any
-    flags: list[Any]
-    environment: dict[Any, Any]
-
-
-_FOUND: list[Launch] = []
-"""Of all threads, since tests start servers in threads, too."""
-
-
-class _Base(dict[str, Any]):
-    """A base class for classes whose own are not there."""
-
-    def __init_subclass__(cls, **_: Any) -> None: ...
-
-
-class Anything:
-    """A stand-in for what is imported: has every attribute, and can be called, entered, added and compared."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__version__":
-            raise AttributeError(name)
-        return _downloaded if name in ("snapshot_download", "download_weights_from_hf") else Anything()
-
-    def __str__(self) -> str:
-        return UNKNOWN
-
-    __repr__ = __fspath__ = __str__
-
-    def __int__(self) -> int:
-        return 1
-
-    __index__ = __len__ = __int__
-
-    def __radd__(self, other: Any) -> Any:
-        """Return what stands before it, of which this would be more."""
-        return other
-
-    def _other(self, *_: Any) -> Any:
-        return Anything()
-
-    __add__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __or__ = __ror__ = _other
-
-    def _no(self, *_: Any) -> bool:
-        return False
-
-    __lt__ = __gt__ = __le__ = __ge__ = _no
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Return the function where this decorates one, else another stand-in."""
-        decorates = len(arguments) == 1 and not named and inspect.isroutine(arguments[0])
-        return arguments[0] if decorates else Anything()
-
-    def __enter__(self) -> Anything:
-        return self
-
-    def __exit__(self, *_: Any) -> None: ...
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __getitem__(self, key: Any) -> Any:
-        return Anything()
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
-        return (_Base,)
-
-
-class _Server(Anything):
-    """`RemoteOpenAIServer`."""
-
-    def __call__(self, model: Any, arguments: Any = (), *_: Any, **named: Any) -> Any:
-        flags = list(arguments)
-        if named.get("seed", 0) is not None:
-            flags += ["--seed", str(named.get("seed", 0))]
-        if named.get("override_hf_configs") is not None:
-            flags += ["--hf-overrides", _dumps(named["override_hf_configs"])]
-        _FOUND.append(Launch(model, flags, dict(named.get("env_dict") or {})))
-        raise Launched
-
-
-def _downloaded(repo_id: str, *_: Any, **__: Any) -> str:
-    """Return what stands for the folder of a snapshot."""
-    return HUB + repo_id
-
-
-class _Json(Anything):
-    """`json`, which writes stand-ins, too."""
-
-    def dumps(self, value: Any, **_: Any) -> str:
-        return _dumps(value)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(json, name)
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, default=str)
-
-
-class _Parameter:
-    """`pytest.param`."""
-
-    def __init__(self, *values: Any, **_: Any) -> None:
-        self.values = values
-
-
-def _values(one: Any) -> Any:
-    if isinstance(one, _Parameter):
-        return one.values[0] if len(one.values) == 1 else one.values
-    return one
-
-
-def _fixture(function: Any = None, params: Any = None, **_: Any) -> Any:
-    def mark(found: Any) -> Any:
-        found.fixture = list(params) if params is not None else [None]
-        return found
-
-    return mark(function) if function is not None else mark
-
-
-def _parametrize(names: Any, values: Any, indirect: Any = False, **_: Any) -> Callable[[Any], Any]:
-    listed = [one.strip() for one in names.split(",")] if isinstance(names, str) else list(names)
-
-    def mark(function: Any) -> Any:
-        if inspect.isroutine(function):
-            kind = "indirect" if indirect else "parameters"
-            setattr(function, kind, [*getattr(function, kind, []), (listed, list(values))])
-        return function
-
-    return mark
-
-
-class _Marks:
-    parametrize = staticmethod(_parametrize)
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *arguments, **named: (
-            arguments[0]
-            if len(arguments) == 1 and (inspect.isroutine(arguments[0]) or inspect.isclass(arguments[0]))
-            else lambda function: function
-        )
-
-
-class _Pytest(Anything):
-    fixture = staticmethod(_fixture)
-    param = _Parameter
-    mark = _Marks()
-
-
-_STAND_INS: dict[str, Any] = {
-    "pytest": _Pytest(),
-    "pytest_asyncio": _Pytest(),
-    "json": _Json(),
-}
 
 
 class Tests:
@@ -230,12 +67,12 @@ class Tests:
     def _importer(self, path: Path) -> Callable[..., Any]:
         def load(name: str, names: Any = None, _: Any = None, wanted: Any = (), level: int = 0) -> Any:
             top = name.partition(".")[0]
-            if level == 0 and name in _STAND_INS:
-                return _STAND_INS[name]
+            if level == 0 and name in STAND_INS:
+                return STAND_INS[name]
             if level == 0 and top in sys.stdlib_module_names:
                 return builtins.__import__(name, None, None, wanted or (), 0)
             found = self._own(path, name, level)
-            return _module(name, found or {}, wanted or ())
+            return module_of(name, found or {}, wanted or ())
 
         return load
 
@@ -261,7 +98,7 @@ class Tests:
 
     def launches(self, path: Path) -> list[Launch]:
         """Return each server that a module's functions start."""
-        _FOUND.clear()
+        FOUND.clear()
         names = self.module(path)
         fixtures = self.fixtures(path)
         for function in _functions(names, path):
@@ -273,19 +110,7 @@ class Tests:
                 except Exception as error:
                     where = f"{path.relative_to(self.root)}: {function.__name__}"
                     print(f"{where}: {type(error).__name__}: {error}", file=sys.stderr)
-        return list(_FOUND)
-
-
-def _module(name: str, found: Mapping[str, Any], wanted: Sequence[str]) -> Any:
-    class Module(Anything):
-        def __getattr__(self, attribute: str) -> Any:
-            if attribute == SERVER:
-                return _Server()
-            if attribute in found:
-                return found[attribute]
-            return super().__getattr__(attribute)
-
-    return Module()
+        return list(FOUND)
 
 
 def _fixtures(names: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,7 +141,7 @@ def _choices(function: Any, fixtures: Mapping[str, Any], names: Mapping[str, Any
     """Return every combination of the values that a function and the fixtures behind it are parametrized with."""
     groups: list[list[Choice]] = [
         [
-            dict(zip(listed, [_values(one)] if len(listed) == 1 else _values(one), strict=False))
+            dict(zip(listed, [values_of(one)] if len(listed) == 1 else values_of(one), strict=False))
             for one in values
         ]
         for listed, values in getattr(function, "parameters", [])
@@ -324,7 +149,7 @@ def _choices(function: Any, fixtures: Mapping[str, Any], names: Mapping[str, Any
     for name in _asked(function, fixtures, set()):
         fixture = function if name == function.__name__ else fixtures[name]
         values = [*getattr(fixture, "fixture", [None]), *_indirect(name, names)]
-        groups.append([{f"request of {name}": _values(one)} for one in values])
+        groups.append([{f"request of {name}": values_of(one)} for one in values])
     return [
         {name: one for part in parts for name, one in part.items()} for parts in itertools.product(*groups)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from pageant.actors.client.cast import DEFAULT_CAST, FRONTEND
-from pageant.actors.client.session import resolve_topology
+from pageant.actors.client.resolved_models import resolve_topology
 from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop import new_event_loop

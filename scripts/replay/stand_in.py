@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
-from pageant.actors.executor.simulated import SimulatedExecutor, SimulatedRunner, UInt64
+from pageant.actors.executor.simulated import SimulatedExecutor
+from pageant.actors.executor.simulated_runner import SimulatedRunner, UInt64
 from pageant.scripts.replay.costs import StepSize
 from pageant.scripts.replay.load import END, Load, read_load
 

@@ -116,6 +116,7 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
     on_device = "speculation" in settings and "drafter" not in cast
     if settings["device"] == "cpu" and not on_device and "executor" not in (classes or {}):
         settings["tensor_parallel"] = Random(f"{seed} group").choice((1, 1, 2, 3))
+        settings["pipeline_parallel"] = Random(f"{seed} stages").choice((1, 1, 2, 3))
     cast |= classes or {}
     frontend = cast.pop("frontend")
     homes = {name: _home(random, name) for name in cast}
@@ -157,7 +158,7 @@ def _plan(name: str, node: str, cls: str, settings: Mapping[str, Any]) -> ActorP
 
 def _with_followers(actors: list[ActorPlan], random: Random, settings: Mapping[str, Any]) -> list[ActorPlan]:
     """Return the actors, with the other members of the executor's group, if it leads one."""
-    size = settings.get("tensor_parallel", 1)
+    size = settings.get("tensor_parallel", 1) * settings.get("pipeline_parallel", 1)
     if size == 1:
         return actors
     bound = [replace(one, bound="executor") if one.name == "executor/0" else one for one in actors]

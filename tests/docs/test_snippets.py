@@ -30,7 +30,7 @@ import typer.main
 from transformers import AutoModelForCausalLM
 
 import pageant
-from pageant.actors.client.session import resolve_topology
+from pageant.actors.client.resolved_models import resolve_topology
 from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
 from pageant.scripts.cli import app

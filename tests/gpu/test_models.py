@@ -84,23 +84,26 @@ def test_the_engine_generates_what_transformers_does(demo: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_decode_steps_are_replayed_and_draw_what_they_would_without(demo: Path, rows: int) -> None:
+    from pageant.actors.executor.runners.config import RunnerConfig
     from pageant.actors.executor.runners.cuda import CudaRunner
     from pageant.scripts.samples.steps import step_inputs
 
     def drawn(capture: Any) -> tuple[list[list[int]], int]:
         runner = CudaRunner(
-            demo,
-            dtype="bfloat16",
-            device="cuda:0",
-            backend="triton",
-            block_size=16,
-            max_model_len=256,
-            max_num_seqs=8,
-            budget_bytes=None,
-            num_blocks=64,
-            threads=None,
-            gpu_memory_utilization=0.5,
-            max_num_batched_tokens=256,
+            RunnerConfig(
+                model=demo,
+                dtype="bfloat16",
+                device="cuda:0",
+                backend="triton",
+                block_size=16,
+                max_model_len=256,
+                max_num_seqs=8,
+                budget_bytes=None,
+                num_blocks=64,
+                threads=None,
+                gpu_memory_utilization=0.5,
+                max_num_batched_tokens=256,
+            ),
             capture=capture,
         )
         tokens = [runner.launch(step_inputs([(1, context)] * rows)) for context in range(1, 40)]
@@ -117,22 +120,60 @@ def test_decode_steps_are_replayed_and_draw_what_they_would_without(demo: Path, 
 
 
 def test_the_kv_cache_takes_what_is_left_of_the_share(demo: Path) -> None:
+    from pageant.actors.executor.runners.config import RunnerConfig
     from pageant.actors.executor.runners.cuda import CudaRunner
 
     runner = CudaRunner(
-        demo,
-        dtype="bfloat16",
-        device="cuda:0",
-        backend="auto",
-        block_size=16,
-        max_model_len=256,
-        max_num_seqs=1 << 12,  # the largest step's logits have to be a small part of the memory
-        budget_bytes=None,
-        num_blocks=None,
-        threads=None,
-        gpu_memory_utilization=0.5,
-        max_num_batched_tokens=512,
+        RunnerConfig(
+            model=demo,
+            dtype="bfloat16",
+            device="cuda:0",
+            backend="auto",
+            block_size=16,
+            max_model_len=256,
+            max_num_seqs=1 << 12,  # the largest step's logits have to be a small part of the memory
+            budget_bytes=None,
+            num_blocks=None,
+            threads=None,
+            gpu_memory_utilization=0.5,
+            max_num_batched_tokens=512,
+        ),
     )
     free, total = torch.cuda.mem_get_info()
     assert runner.num_blocks > 0
     assert abs(free / total - 0.5) < 0.05
+
+
+@torch.inference_mode()
+def test_gpt_oss_is_as_near_to_float32_as_transformers_is(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Sinks, windows of 16 tokens, biased experts and their gating."""
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    torch.manual_seed(0)
+    config = GptOssConfig(
+        vocab_size=300,
+        hidden_size=128,
+        intermediate_size=96,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        sliding_window=16,
+        num_local_experts=8,
+        num_experts_per_tok=4,
+        max_position_embeddings=512,
+        initializer_range=0.1,
+        rope_parameters={"rope_type": "default", "rope_theta": 150_000.0},
+        pad_token_id=0,
+    )
+    model = GptOssForCausalLM(config)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias") or "sinks" in name:
+            parameter.data.normal_()
+    model.save_pretrained(tmp_path)
+    ids = torch.tensor([PROMPT], device="cuda")
+    exact = transformers_model(tmp_path, torch.float32)(ids).logits[0].float()
+    theirs = transformers_model(tmp_path, dtype)(ids).logits[0].float()
+    our_error = (our_logits(tmp_path, dtype) - exact).square().mean().sqrt()
+    their_error = (theirs - exact).square().mean().sqrt()
+    assert our_error <= 1.5 * their_error + 1e-4

@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from pageant import LLM, SamplingParams
-from pageant.actors.client.session import resolve_topology
+from pageant.actors.client.resolved_models import resolve_topology
 from pageant.actors.client.settings import topology_of
 from pageant.protocol.errors import BadRequest, PageantError, TopologyError
 from tests.random_adapters import save_adapter
@@ -65,15 +65,25 @@ def alone() -> Iterator[dict[str, Any]]:
         yield {name: said(llm, params) for name, params in ALL_KINDS.items()}
 
 
-@pytest.fixture(scope="module")
-def group() -> Iterator[LLM]:
-    """Two executors in one process."""
-    with LLM(DEMO, placement="one", tensor_parallel=2, **SMALL) as llm:
+SHAPES: dict[str, dict[str, Any]] = {
+    "two ranks": {"tensor_parallel": 2},
+    "three stages": {"pipeline_parallel": 3},
+    "two ranks in each of two stages": {
+        **{"tensor_parallel": 2, "pipeline_parallel": 2, "pipeline_layers": [2, 3]},
+        "collectives": "gloo",
+    },
+}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def group(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    """Executors of a group, in one process."""
+    with LLM(DEMO, placement="one", **SHAPES[request.param], **SMALL) as llm:
         yield llm
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_two_say_what_one_says(group: LLM, alone: dict[str, Any], kind: str) -> None:
+def test_several_say_what_one_says(group: LLM, alone: dict[str, Any], kind: str) -> None:
     assert said(group, ALL_KINDS[kind]) == alone[kind]
 
 
@@ -145,12 +155,25 @@ def test_a_topology_places_a_leader_and_its_followers() -> None:
         ({"tensor_parallel": 0}, "tensor_parallel: found 0; expected 1 to 64"),
         ({"tensor_parallel": "two"}, "tensor_parallel: Expected `int`"),
         (
-            {"pipeline_parallel": 2},
-            "pipeline_parallel: found 2; expected 1: stages of layers are not in this version",
+            {"pipeline_parallel_size": 6},
+            "pipeline_parallel_size: found 6: 5 layers are fewer than 6 stages; expected 1 to 5",
+        ),
+        ({"pipeline_parallel": -1}, "pipeline_parallel: found -1; expected 1 to 64"),
+        (
+            {"pipeline_parallel": 2, "pipeline_layers": [2, 2]},
+            "pipeline_layers: found 2 + 2 are 4 layers; expected 5 together, which the model has",
+        ),
+        (
+            {"pipeline_parallel": 2, "pipeline_layers": [5]},
+            "pipeline_layers: found [5]; expected 2 numbers of at least 1, one for each of pipeline_parallel",
+        ),
+        (
+            {"pipeline_parallel": 2, "speculation": {"method": "eagle", "model": f"{DEMO}/eagle"}},
+            "speculation: found of method 'eagle'; expected ngram with pipeline_parallel 2",
         ),
         (
             {"enable_expert_parallel": True},
-            "enable_expert_parallel: found True; expected False: whole experts",
+            "enable_expert_parallel: found true: the model has no layers with experts; expected false",
         ),
         ({"tensor_parallel": 2, "tensor_segments": 3}, "tensor_segments: found 3"),
         ({"tensor_parallel": 2, "device": "cuda"}, "device: found 'cuda'"),
@@ -193,9 +216,10 @@ def test_what_a_group_cannot_do_while_it_serves_is_refused_by_name(group: LLM, a
     assert said(group, GREEDY) == alone["greedy"], "it goes on"
 
 
-def test_processes_of_their_own_outlive_the_death_of_one(alone: dict[str, Any]) -> None:
+@pytest.mark.parametrize("shape", ["two ranks", "three stages"])
+def test_processes_of_their_own_outlive_the_death_of_one(alone: dict[str, Any], shape: str) -> None:
     """The group falls and rises as one: whatever was asked is answered, and the same."""
-    with LLM(DEMO, placement="auto", tensor_parallel=2, **SMALL) as llm:
+    with LLM(DEMO, placement="auto", **SHAPES[shape], **SMALL) as llm:
         assert said(llm, GREEDY) == alone["greedy"]
         nodes = {node.node: node.pid for node in llm.statistics()}
         assert {"executor-0", "executor-1"} <= nodes.keys()

@@ -18,7 +18,8 @@ from pageant.models.checkpoint import Checkpoint
 from pageant.models.errors import CheckpointError
 from pageant.models.loading import load_decoder
 from pageant.models.native import NativeDecoder
-from pageant.models.sharding import Shard, objection_to
+from pageant.models.sharding import Shard
+from pageant.models.share_checks import objection_to
 from pageant.models.spec import DecoderSpec
 
 DEMO = Path(__file__).parents[2] / "models" / "demo"

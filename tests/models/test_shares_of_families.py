@@ -13,12 +13,15 @@ import torch
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch
 from pageant.kernels.collectives.local import local_group
+from pageant.kernels.collectives.stage_links import StageLinks
 from pageant.models.adapters.loading import Adapters
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.errors import CheckpointError
 from pageant.models.loading import load_decoder
 from pageant.models.native import NativeDecoder
-from pageant.models.sharding import Shard, why_not_shared
+from pageant.models.sharding import ExpertSharing, Shard
+from pageant.models.share_checks import why_not_shared, why_not_staged
+from pageant.models.stages import Stage
 from tests.kernels.collectives.groups import in_threads
 from tests.models.conftest import COMMON, FAMILIES
 from tests.random_adapters import save_adapter
@@ -53,6 +56,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             options = {key: value for key, value in options.items() if key not in SIZES} | sizes
             if "moe" in name:
                 options |= EXPERTS
+            if name == "mixtral":
+                options["num_local_experts"] = 4
             if name == "gpt_neox":
                 del options["num_key_value_heads"]
             torch.manual_seed(len(name))
@@ -95,12 +100,36 @@ def loaded(path: Path, shard: Shard | None = None, backend: str = "cpu", **setti
     return decoder
 
 
-def ranks_of(path: Path, ranks: int, segments: int | None = None, **settings: Any) -> list[NativeDecoder]:
+def ranks_of(
+    path: Path, ranks: int, segments: int | None = None, experts: ExpertSharing = "cut", **settings: Any
+) -> list[NativeDecoder]:
     """Return the decoders of all ranks of a group."""
-    decoders = [loaded(path, Shard(rank, ranks, segments), **settings) for rank in range(ranks)]
+    decoders = [loaded(path, Shard(rank, ranks, segments, experts), **settings) for rank in range(ranks)]
     for decoder, collectives in zip(decoders, local_group(ranks), strict=True):
         decoder.join(collectives)
     return decoders
+
+
+def in_stages(
+    path: Path,
+    stages: int,
+    ranks: int = 1,
+    layers: tuple[int, ...] | None = None,
+    segments: int | None = None,
+    experts: ExpertSharing = "cut",
+    **settings: Any,
+) -> list[NativeDecoder]:
+    """Return the decoders of a group in stages of so many ranks, in the order of their ranks: the last stage first."""
+    found = []
+    for stage in reversed(range(stages)):
+        together = local_group(ranks)
+        for rank in range(ranks):
+            shard = Shard(rank, ranks, segments, experts, Stage(stage, stages, layers))
+            decoder = loaded(path, shard, **settings)
+            found.append((decoder, together[rank]))
+    for (decoder, of_stage), everyone in zip(found, local_group(ranks * stages), strict=True):
+        decoder.join(of_stage, StageLinks(everyone, ranks))
+    return [decoder for decoder, _ in found]
 
 
 def run_all(decoders: Sequence[NativeDecoder], chunks: Sequence[int] = (TOKENS,)) -> torch.Tensor:
@@ -140,6 +169,43 @@ def is_replicated(name: str, decoder: NativeDecoder, ranks: int) -> bool:
     return some_heads or any(part in name for part in parts)
 
 
+STAGED = (
+    *("llama_biased", "qwen3_window", "qwen2_moe_window", "gemma2", "gemma3", "gpt2", "gpt_neox", "smollm3"),
+    *("phi3", "granite_biased"),
+)
+"""Families that differ in what is outside of layers, in the arrangement of norms, and from layer to layer."""
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_stages_compute_the_bits_of_one_decoder(saved: Callable[[str], Path], name: str) -> None:
+    """Hidden states cross as they are, and each stage keeps what its layers wrote."""
+    alone = loaded(saved(name), dtype="bfloat16")
+    decoders = in_stages(saved(name), 2, dtype="bfloat16")
+    for chunks in ((TOKENS,), (1, 12, 8)):
+        assert torch.equal(run_all(decoders, chunks), run(alone, chunks))
+    tied = alone.spec.tie_word_embeddings * alone.embedding.nbytes
+    assert sum(decoder.num_bytes for decoder in decoders) == alone.num_bytes + tied
+    assert all(decoder.kv_bytes_per_block(16) < alone.kv_bytes_per_block(16) for decoder in decoders)
+
+
+def test_ranks_in_stages_compute_the_bits_of_ranks_in_one(saved: Callable[[str], Path]) -> None:
+    path = saved("qwen2_moe_window")
+    expected = run_all(ranks_of(path, 2, dtype="float32"))
+    for layers in (None, (1, 2)):
+        assert torch.equal(run_all(in_stages(path, 2, ranks=2, layers=layers, dtype="float32")), expected)
+    assert torch.equal(run_all(in_stages(path, 3, ranks=2, dtype="float32")), expected)
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4"])
+def test_stages_of_quantised_weights_compute_the_bits_of_one(
+    saved: Callable[[str], Path], quantization: str
+) -> None:
+    settings: dict[str, Any] = {"dtype": "bfloat16", "quantization": quantization}
+    for name in ("gemma2", "llama_biased"):  # whose head is the embedding, and is not
+        expected = run(loaded(saved(name), **settings))
+        assert torch.equal(run_all(in_stages(saved(name), 3, **settings)), expected)
+
+
 BITS = [
     ("llama_biased", {"dtype": "float32"}),
     ("llama_biased", {"dtype": "bfloat16"}),
@@ -165,6 +231,39 @@ def test_one_two_and_four_ranks_with_as_many_segments_have_the_same_bits(
     assert expected is not None
     alone = run(loaded(saved(name), **settings))
     assert (expected - alone).square().mean().sqrt() < 0.03 * alone.std()
+
+
+MIXTURES = ("mixtral", "qwen3_moe", "qwen2_moe_window")
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_ranks_with_whole_experts_compute_what_one_does(saved: Callable[[str], Path], name: str) -> None:
+    alone = loaded(saved(name), dtype="float32")
+    decoders = ranks_of(saved(name), 2, experts="whole", dtype="float32")
+    torch.testing.assert_close(run_all(decoders), run(alone), rtol=1e-4, atol=1e-4)
+    stacks = [one._layer_weights[0]["expert_down.weight"].nbytes for one in (alone, *decoders)]
+    assert stacks[0] == stacks[1] + stacks[2], "each has half of them"
+
+
+EXACT = [
+    ("mixtral", {"dtype": "float32"}),
+    ("qwen2_moe_window", {"dtype": "bfloat16"}),
+    ("qwen3_moe", {"dtype": "float32", "quantization": "int8"}),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), EXACT, ids=str)
+def test_exact_sums_over_whole_experts_are_the_bits_of_one_rank(
+    saved: Callable[[str], Path], name: str, settings: dict[str, Any]
+) -> None:
+    """Attention is cut as ever, in segments of its sums that one rank has too."""
+    expected = run_all(ranks_of(saved(name), 1, 2, experts="exact", **settings))
+    for chunks in ((TOKENS,), (1, 12, 8)):
+        assert torch.equal(
+            run_all(ranks_of(saved(name), 2, 2, experts="exact", **settings), chunks), expected
+        )
+    staged = in_stages(saved(name), 2, ranks=2, segments=2, experts="exact", **settings)
+    assert torch.equal(run_all(staged), expected)
 
 
 ADAPTED = {
@@ -208,6 +307,30 @@ def test_sizes_that_do_not_divide_are_refused_with_the_arithmetic_and_what_would
     assert message in why_not_shared(Checkpoint(saved(name)), ranks, segments)
     with pytest.raises(CheckpointError, match=f"tensor_parallel {ranks}"):
         loaded(saved(name), Shard(0, ranks, segments))
+
+
+@pytest.mark.parametrize(
+    ("stages", "layers", "message"),
+    [
+        (4, None, "3 layers are fewer than 4 stages; expected 1 to 3"),
+        (2, (1, 1), "1 + 1 are 2 layers; expected 3 together, which the model has"),
+    ],
+)
+def test_layers_that_do_not_divide_are_refused_with_the_arithmetic_and_what_would(
+    saved: Callable[[str], Path], stages: int, layers: tuple[int, ...] | None, message: str
+) -> None:
+    assert message in why_not_staged(Checkpoint(saved("mixtral")), stages, layers)
+    with pytest.raises(CheckpointError, match=f"pipeline_parallel {stages}"):
+        loaded(saved("mixtral"), Shard(0, 1, stage=Stage(0, stages, layers)))
+
+
+def test_experts_that_do_not_divide_are_refused_with_the_arithmetic_and_what_would(
+    saved: Callable[[str], Path],
+) -> None:
+    checkpoint = Checkpoint(saved("qwen3_moe"))
+    message = "6 experts do not divide by 4; expected 1, 2, 3 or 6"
+    assert message in why_not_shared(checkpoint, 4, experts="whole")
+    assert not why_not_shared(checkpoint, 4), "each is cut"
 
 
 @pytest.mark.parametrize("name", ["olmo2", "olmo3"])

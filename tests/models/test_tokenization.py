@@ -24,7 +24,8 @@ from tokenizers import (
 )
 
 from pageant.models import tokenization
-from pageant.models.tokenization import Tokenization, TokenizerError
+from pageant.models.tokenization import Tokenization
+from pageant.models.tokenizer_files import TokenizerError
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, and the dog does not mind it at all.",

@@ -126,7 +126,7 @@ def test_levels_of_logs_are_written_in_any_way(served, monkeypatch):
             ["--data-parallel-size", "4"],
             "--data-parallel-size: found 4; expected 1",
         ),
-        (["-pp", "4"], "pipeline_parallel_size: found 4; expected 1"),
+        (["-pp", "0"], "pipeline_parallel_size: found 0; expected 1 to 64"),
         (
             ["--uds", "/tmp/x"],
             "--uds: found '/tmp/x'; expected none: servers listen on TCP; use host and port",

@@ -15,7 +15,8 @@ from pageant.actors.client.vllm_names.command_line import (
     spelling,
     with_config,
 )
-from pageant.actors.client.vllm_names.engine import ENGINE, OLDER
+from pageant.actors.client.vllm_names.engine import ENGINE
+from pageant.actors.client.vllm_names.engine_tuning import OLDER
 from pageant.actors.client.vllm_names.rows import Form, Row
 from pageant.actors.client.vllm_names.translating import translated
 from pageant.protocol.checks import expected

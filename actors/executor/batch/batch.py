@@ -13,21 +13,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.batch.adapter_rows import AdapterRows
 from pageant.actors.executor.batch.embedded import EmbeddedPrompts
 from pageant.actors.executor.batch.endings import EndTokens
 from pageant.actors.executor.batch.inputs import (
     UNKNOWN,
-    AdaptedTokens,
     Int32,
     Int64,
     Proposing,
-    SamplingColumns,
     StepInputs,
     Verifying,
     pack,
 )
 from pageant.actors.executor.batch.pooled import PooledSequences
 from pageant.actors.executor.batch.processors import Processors
+from pageant.actors.executor.batch.sampling_rows import SamplingRows
 from pageant.actors.executor.batch.scoring import Scorers
 from pageant.actors.executor.batch.shaping import Shapers
 from pageant.actors.executor.batch.trees import grow_trees
@@ -35,10 +35,6 @@ from pageant.actors.executor.guided.guiding import DrawnTokens, Guiding
 from pageant.protocol.arrays import int32
 from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.verification import MISSING, Drafts, spread, within
-
-NO_ADAPTER = -1
-LOST_ADAPTER = -2
-"""Of a row whose adapter is not there any more: whatever it draws is an error."""
 
 
 class PlanMismatch(RuntimeError):
@@ -66,29 +62,18 @@ class Batch:
         *,
         proposes: bool = False,
     ) -> None:
-        self._proposes = proposes  # whether drafts are made from every step
-        self._adapter_names = list(adapters)  # of all that were ever there, by their indices
-        self._adapter_indices = {
-            name: index for index, name in enumerate(adapters)
-        }  # of those that are there
-        self._adapters = np.full(
-            max_num_seqs, NO_ADAPTER, np.int32
-        )  # of each row, an index or one of the above
-        self._lost: dict[int, str] = {}  # by row, why it has no adapter
+        # Drafts are made from every step.
+        self._proposes = proposes
+        self._adapters = AdapterRows(max_num_seqs, adapters)
         self._processors = Processors() if processors is None else processors
         self.block_size = block_size
         self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self._lengths = np.zeros(max_num_seqs, np.int32)
         self._tenures = np.zeros(max_num_seqs, np.int64)
         self.group(1)
-        # Of `block_size` tokens each, with a block of each group.
-        self._stretch_counts = np.zeros(max_num_seqs, np.int32)
-        self._temperature = np.zeros(max_num_seqs, np.float32)
-        self._top_k = np.zeros(max_num_seqs, np.int32)
-        self._top_p = np.ones(max_num_seqs, np.float32)
-        self._min_p = np.zeros(max_num_seqs, np.float32)
-        self._seed = np.zeros(max_num_seqs, np.int64)
-        self._sample = np.zeros(max_num_seqs, np.int32)
+        # int32 [rows]: block groups of `block_size` tokens in the tables, each with a block of every layer group.
+        self._num_block_groups = np.zeros(max_num_seqs, np.int32)
+        self._sampling = SamplingRows(max_num_seqs)
         self._shapers = Shapers(end_tokens)
         self._scorers = Scorers()
         self._embedded = EmbeddedPrompts()
@@ -100,29 +85,24 @@ class Batch:
     def group(self, num_groups: int) -> None:
         """Group layers: from the first plan on, tables have a block of each of so many groups."""
         rows, positions = self._token_ids.shape
-        stretches = -(-(positions - 1) // self.block_size)
+        block_groups = -(-(positions - 1) // self.block_size)
         self._num_groups = num_groups
-        self._block_tables = np.zeros((rows, stretches, num_groups), np.int32)
-        self._flat_tables = self._block_tables.reshape(rows, stretches * num_groups)  # the same memory
+        self._block_tables = np.zeros((rows, block_groups, num_groups), np.int32)
+        self._flat_tables = self._block_tables.reshape(rows, block_groups * num_groups)  # the same memory
 
     def add_adapter(self, name: str) -> None:
         """Let sequences have this adapter, from the next plan on."""
-        self._adapter_indices[name] = len(self._adapter_names)
-        self._adapter_names.append(name)
+        self._adapters.add(name)
 
     def remove_adapter(self, name: str, why: str) -> None:
         """Let no sequence have this adapter, from the next plan on. Those that had it fail as soon as they draw."""
-        index = self._adapter_indices.pop(name, None)
-        if index is not None:
-            rows = np.flatnonzero(self._adapters == index)
-            self._adapters[rows] = LOST_ADAPTER
-            self._lost |= dict.fromkeys(rows.tolist(), why)
+        self._adapters.remove(name, why)
 
     def clear(self) -> None:
         """Forgets every sequence: a new scheduler starts from nothing."""
-        self._adapters[:] = NO_ADAPTER
+        self._adapters.clear()
         self._lengths[:] = 0
-        self._stretch_counts[:] = 0
+        self._num_block_groups[:] = 0
         self._shapers.clear()
         self._scorers.clear()
         self._embedded.clear()
@@ -178,7 +158,7 @@ class Batch:
             raise PlanMismatch(f"plan {plan.number} computes tokens that are not known here")
         if len(plan.draft_ids):
             ends = self._put_drafts(plan, ends)
-        if (ends > self._stretch_counts[plan.rows] * self.block_size).any():
+        if (ends > self._num_block_groups[plan.rows] * self.block_size).any():
             raise PlanMismatch(f"plan {plan.number} computes tokens for which there are no blocks")
         inputs = self._pack(plan)
         self._token_ids[inputs.rows, inputs.sampling.position] = UNKNOWN
@@ -187,9 +167,9 @@ class Batch:
 
     def _free(self, rows: Int32) -> None:
         self._lengths[rows] = 0
-        self._adapters[rows] = NO_ADAPTER
+        self._adapters.free(rows)
         self._tenures[rows] += 1
-        self._stretch_counts[rows] = 0
+        self._num_block_groups[rows] = 0
         self._shapers.free(rows)
         self._scorers.free(rows)
         self._embedded.free(rows.tolist())
@@ -274,20 +254,15 @@ class Batch:
         return self._shapers.count_tokens or len(self._processors) > 0
 
     def _add(self, sequence: NewSequence) -> None:
-        row, params = sequence.row, sequence.params
+        row = sequence.row
         self._tenures[row] += 1
         length, blocks = len(sequence.token_ids), len(sequence.blocks)
         self._token_ids[row, :length] = sequence.token_ids
         self._lengths[row] = length
         self._flat_tables[row, :blocks] = sequence.blocks
-        self._stretch_counts[row] = blocks // self._num_groups
-        self._temperature[row] = params.temperature
-        self._top_k[row] = max(params.top_k, 0)
-        self._top_p[row] = params.top_p
-        self._min_p[row] = params.min_p
-        self._seed[row] = params.seed or 0
-        self._sample[row] = sequence.sample
-        self._adapters[row] = self._adapter_of(sequence)
+        self._num_block_groups[row] = blocks // self._num_groups
+        self._sampling.admit(sequence)
+        self._adapters.admit(sequence)
         self._shapers.add(sequence)
         self._scorers.add(sequence)
         self._embedded.add(sequence)
@@ -296,24 +271,17 @@ class Batch:
         self.end_tokens.add(sequence)
         self.guiding.add(sequence)
 
-    def _adapter_of(self, sequence: NewSequence) -> int:
-        if sequence.adapter is None:
-            return NO_ADAPTER
-        index = self._adapter_indices.get(sequence.adapter)
-        if index is None:
-            self._lost[sequence.row] = f"the adapter {sequence.adapter!r} is not loaded any more"
-            return LOST_ADAPTER
-        return index
-
     def _grow(self, plan: StepPlan) -> None:
         """Appends new blocks to the tables of their rows."""
         counts = plan.grown_counts
         if not len(plan.grown_blocks):
             return
         rows = np.repeat(plan.grown_rows, counts)
-        offsets = within(counts) + np.repeat(self._stretch_counts[plan.grown_rows] * self._num_groups, counts)
+        offsets = within(counts) + np.repeat(
+            self._num_block_groups[plan.grown_rows] * self._num_groups, counts
+        )
         self._flat_tables[rows, offsets] = plan.grown_blocks
-        self._stretch_counts[plan.grown_rows] += counts // self._num_groups
+        self._num_block_groups[plan.grown_rows] += counts // self._num_groups
 
     def _pack(self, plan: StepPlan) -> StepInputs:
         rows, counts, drawn = plan.rows, plan.num_tokens, plan.draws.astype(np.int32)
@@ -335,7 +303,9 @@ class Batch:
             last_tokens=last_tokens.astype(np.int64, copy=False),
             rows=draw_rows,
             tenures=self._tenures[draw_rows],
-            sampling=self._sampling(draw_rows, draw_positions, ahead),
+            sampling=self._sampling.of_step(
+                draw_rows, draw_positions, self._shapers.of_step(draw_rows, draw_positions, ahead)
+            ),
             scores=self._scorers.of_step(plan, self._token_ids),
             copy_sources=plan.copy_sources,
             copy_destinations=plan.copy_destinations,
@@ -345,26 +315,11 @@ class Batch:
             proposing=self._proposing(plan),
             guided=self.guiding.of_step(draw_rows, draw_positions, drafts_before.astype(np.int64)),
             blind=self.guiding.unknown_rows(draw_rows) if self.needs_tokens else frozenset(),
-            adapted=self._adapted(rows, counts) if self._adapter_names else (),
+            adapted=self._adapters.of_step(rows, counts),
             embedded=self._embedded.of_step(rows, plan.starts, counts),
             pooled=self._pooled.of_step(rows, plan.starts, counts, plan.draws, drawn),
-            failing=self._failing(draw_rows),
+            failing=self._adapters.failing(draw_rows),
         )
-
-    def _adapted(self, rows: Int32, counts: Int32) -> tuple[AdaptedTokens, ...]:
-        adapters = np.repeat(self._adapters[rows], counts)
-        return tuple(
-            AdaptedTokens(self._adapter_names[index], np.flatnonzero(adapters == index))
-            for index in np.unique(adapters[adapters >= 0]).tolist()
-        )
-
-    def _failing(self, draw_rows: Int32) -> dict[int, str]:
-        """The places of drawing rows that have lost their adapters, and why."""
-        if not self._lost:
-            return {}
-        rows = draw_rows.tolist()
-        lost = np.flatnonzero(self._adapters[draw_rows] == LOST_ADAPTER).tolist()
-        return {place: self._lost[rows[place]] for place in lost}
 
     def _verifying(self, plan: StepPlan) -> Verifying | None:
         if not len(plan.draft_ids):
@@ -385,19 +340,7 @@ class Batch:
             draws=plan.draws,
             new=plan.new,
             block_tables=self._block_tables.copy(),
-            stretch_counts=self._stretch_counts.copy(),
-        )
-
-    def _sampling(self, rows: Int32, positions: Int64, ahead: dict[int, list[int]]) -> SamplingColumns:
-        return SamplingColumns(
-            temperature=self._temperature[rows],
-            top_k=self._top_k[rows],
-            top_p=self._top_p[rows],
-            min_p=self._min_p[rows],
-            seed=self._seed[rows],
-            sample=self._sample[rows],
-            position=positions,
-            shaping=self._shapers.of_step(rows, positions, ahead),
+            num_block_groups=self._num_block_groups.copy(),
         )
 
     def _ahead(self, verifying: Verifying | None) -> dict[int, list[int]]:

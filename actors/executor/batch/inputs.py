@@ -140,8 +140,8 @@ class Proposing:
     starts: Int32  # [S]
     draws: npt.NDArray[np.bool_]  # [S]
     new: tuple[NewSequence, ...]
-    block_tables: Int32  # [rows, stretches, groups of layers]
-    stretch_counts: Int32  # [rows]
+    block_tables: Int32  # [rows, block groups, groups of layers]
+    num_block_groups: Int32  # [rows]
 
 
 def pack(
@@ -151,7 +151,7 @@ def pack(
 
     Args:
         token_ids: [rows of the batch, positions]
-        block_tables: [rows of the batch, stretches, groups of layers]
+        block_tables: [rows of the batch, block groups, groups of layers]
     """
     token_rows = spread(rows, counts)
     positions = (spread(starts, counts) + within(counts)).astype(np.int64)

@@ -9,8 +9,9 @@ import torch
 from pageant.actors.executor.batch.scoring import PROMPT_LOGITS_MAX
 from pageant.actors.executor.groups.orders import given_embeddings, packed_of, with_adapters
 from pageant.actors.executor.groups.word import Word
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.runner import TorchRunner
-from pageant.kernels.collectives.base import Collectives
+from pageant.kernels.collectives.group_operations import GroupOperations
 from pageant.protocol.ranks import Order, RankStep
 
 __all__ = ["FollowingRunner"]
@@ -20,13 +21,13 @@ class FollowingRunner(TorchRunner):
     """Computes its share of each step, and draws nothing.
 
     Args:
-        collectives: this member's side of the group, of a rank above 0.
+        operations: this member's side of the group, of a rank above 0.
         others: see `TorchRunner`.
     """
 
-    def __init__(self, *args: Any, collectives: Collectives, **others: Any) -> None:
-        self._word = Word(collectives)
-        super().__init__(*args, collectives=collectives, **others)
+    def __init__(self, config: RunnerConfig, *, operations: GroupOperations, **others: Any) -> None:
+        self._word = Word(operations.everyone)
+        super().__init__(config, operations=operations, **others)
 
     def follow(self, order: Order) -> None:
         """Compute the steps of a launch for as long as the leader says.

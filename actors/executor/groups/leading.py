@@ -38,6 +38,9 @@ class Leading(Member):
     def _report(self, done: int, total: int) -> None:
         raise NotImplementedError
 
+    block_bytes_elsewhere: int = 0
+    """Bytes of a block on the member that has most: a stage may have more layers than another."""
+
     _keys: KeyQueue
     """Keys of the leader's own, while the group meets."""
     _joined: dict[str, Any]
@@ -56,7 +59,7 @@ class Leading(Member):
         check_alike([mine, *ranks])
         check_cores([mine, *ranks], self.options)
         life = f"{group_of(self.name)}#{self.incarnation}"
-        with arranged(self.options.collectives, life, [mine, *ranks]) as forms:
+        with arranged(self.options.collectives, life, [mine, *ranks], self.options.shape) as forms:
             runner = await self._meet(forms, loaded)
         log.info(
             "%s leads a group of %d by %s; weights of each: %s MiB",
@@ -72,13 +75,14 @@ class Leading(Member):
     async def _meet(self, forms: Sequence[FormGroup], loaded: Any) -> ModelRunner:
         """Have all members meet, each in its way. Return the leader's runner."""
         self._keys = KeyQueue()
-        self._meeting = meeting = Meeting(forms[0], 0, len(forms), self._keys.put)
+        self._meeting = meeting = Meeting(forms[0], 0, self.options.shape, self._keys.put)
         try:
             async with asyncio.TaskGroup() as tasks:
                 keys = [tasks.create_task(self._pass_on_own_keys())]
                 keys += [tasks.create_task(self._pass_on_keys(name, meeting)) for name in self.followers]
                 joined = self.offload(self._join, meeting, loaded)
-                runner, _ = await asyncio.gather(joined, self._ask_all(forms[1:]))
+                runner, formed = await asyncio.gather(joined, self._ask_all(forms[1:]))
+                self.block_bytes_elsewhere = max(one.block_bytes for one in formed)
                 for task in keys:
                     task.cancel()
         except BaseExceptionGroup as errors:
@@ -121,8 +125,8 @@ class Leading(Member):
 
     def _join(self, meeting: Meeting, loaded: Any) -> ModelRunner:
         """Join the group, in the executor's own thread."""
-        collectives = meeting.join()
-        self._joined = {"loaded": loaded, "collectives": collectives, "num_near": meeting.form.num_near}
+        operations = meeting.join()
+        self._joined = {"loaded": loaded, "operations": operations, "num_near": meeting.form.num_near}
         try:
             return self.open_runner()
         finally:

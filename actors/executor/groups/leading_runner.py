@@ -9,10 +9,11 @@ from typing import Any
 from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.groups.word import Word
 from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.work import Work
-from pageant.kernels.collectives.base import Collectives
+from pageant.kernels.collectives.group_operations import GroupOperations
 from pageant.protocol.arrays import int64
 
 __all__ = ["LeadingRunner"]
@@ -22,16 +23,16 @@ class LeadingRunner(TorchRunner):
     """Computes its own share of each step, and draws.
 
     Args:
-        collectives: the leader's side of the group, of rank 0.
+        operations: the leader's side of the group, of rank 0.
         others: see `TorchRunner`.
     """
 
-    def __init__(self, *args: Any, collectives: Collectives, **others: Any) -> None:
-        self._word = Word(collectives)
+    def __init__(self, config: RunnerConfig, *, operations: GroupOperations, **others: Any) -> None:
+        self._word = Word(operations.everyone)
         self._number = 0
         self._left: Sequence[StepInputs] = ()
         self._place = 0
-        super().__init__(*args, collectives=collectives, **others)
+        super().__init__(config, operations=operations, **others)
 
     def begin(self, work: Work) -> None:
         """Begin a launch, which the others were ordered to compute."""

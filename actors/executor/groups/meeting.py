@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pageant.actors.executor.options import GroupShape
 from pageant.protocol.errors import ConfigurationError, PeerGone
 from pageant.protocol.ranks import FormGroup, MeetingKey, RankReady
 
 if TYPE_CHECKING:
     from pageant.kernels.collectives.base import Collectives
+    from pageant.kernels.collectives.group_operations import GroupOperations
 
 __all__ = ["HELD_SECONDS", "KeyQueue", "Meeting", "arranged", "host_id", "is_broken"]
 
@@ -63,17 +65,20 @@ class Meeting:
 
     Args:
         form: how the group meets.
-        rank, size: the member's number, and how many there are.
+        rank: the member's number.
+        shape: the group's.
         publish: brings a key and its value to `put_all` of every other member. Called from any thread.
     """
 
-    def __init__(self, form: FormGroup, rank: int, size: int, publish: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self, form: FormGroup, rank: int, shape: GroupShape, publish: Callable[[str, bytes], None]
+    ) -> None:
         from pageant.kernels.collectives.mirrored_store import MirroredStore
 
         self.form = form
-        self._rank, self._size = rank, size
+        self._rank, self._shape = rank, shape
         self._store = MirroredStore(publish)
-        self._collectives: Collectives | None = None
+        self._operations: GroupOperations | None = None
         self._aborted = ""
 
     def put_all(self, keys: Iterable[MeetingKey]) -> None:
@@ -81,58 +86,64 @@ class Meeting:
         for one in keys:
             self._store.put(one.key, one.value)
 
-    def join(self) -> Collectives:
+    def join(self) -> GroupOperations:
         """Meet the others. Blocks until all are there.
 
         Raises:
             GroupBroken: they do not come, or the meeting was aborted.
         """
         from pageant.kernels.collectives.base import GroupBroken
+        from pageant.kernels.collectives.group_operations import GroupOperations
 
-        self._collectives = self._by_memory() if self.form.collectives == "shm" else self._by_gloo()
+        with self._store.mirroring() if self.form.collectives == "gloo" else contextlib.nullcontext():
+            everyone = self._met(self.form.meeting, self._rank, self._shape.size)
+            stage = self._met_in_stage() if self._shape.stages > 1 else None
+        self._operations = GroupOperations(everyone, stage)
         if self._aborted:
-            self._collectives.abort(self._aborted)
-            self._collectives.close()
+            self._operations.abort(self._aborted)
+            self._operations.close()
             raise GroupBroken(self._aborted)
-        return self._collectives
+        return self._operations
 
-    def _by_memory(self) -> Collectives:
-        from pageant.kernels.collectives.shared_memory import SharedMemory
+    def _met_in_stage(self) -> Collectives:
+        """Meet the members of this member's stage."""
+        from pageant.kernels.collectives.local import local_group
 
-        return SharedMemory(self.form.meeting, self._rank, DEADLINE_SECONDS, DEADLINE_SECONDS)
+        each = self._shape.each
+        return local_group(1)[0] if each == 1 else self._met(self.form.stage_meeting, self._rank % each, each)
 
-    def _by_gloo(self) -> Collectives:
+    def _met(self, meeting: str, rank: int, size: int) -> Collectives:
+        if self.form.collectives == "shm":
+            from pageant.kernels.collectives.shared_memory import SharedMemory
+
+            return SharedMemory(meeting, rank, DEADLINE_SECONDS, DEADLINE_SECONDS)
         from pageant.kernels.collectives.process_group import ProcessGroup
 
-        with self._store.mirroring():
-            return ProcessGroup(
-                self._store.store,
-                self.form.meeting,
-                self._rank,
-                self._size,
-                deadline_seconds=DEADLINE_SECONDS,
-            )
+        return ProcessGroup(self._store.store, meeting, rank, size, deadline_seconds=DEADLINE_SECONDS)
 
     def abort(self, reason: str) -> None:
         """End every wait of this member in the group's operations, and all later ones."""
         self._aborted = self._aborted or reason
-        if self._collectives is not None:
-            self._collectives.abort(reason)
+        if self._operations is not None:
+            self._operations.abort(reason)
 
     def close(self) -> None:
         """Leave the group. For the computing thread, when nothing is computed any more."""
-        if self._collectives is not None:
-            self._collectives.close()
+        if self._operations is not None:
+            self._operations.close()
 
 
 @contextlib.contextmanager
-def arranged(wanted: str, name: str, ranks: Sequence[RankReady]) -> Iterator[list[FormGroup]]:
+def arranged(
+    wanted: str, name: str, ranks: Sequence[RankReady], shape: GroupShape
+) -> Iterator[list[FormGroup]]:
     """Yield how each member is to meet the others, in the order of their ranks. They can do so within the context.
 
     Args:
         wanted: the option `collectives`.
         name: the group's, which no other life of it has.
         ranks: all members, the leader first.
+        shape: the group's.
 
     Raises:
         ConfigurationError: members are on several hosts, or are to share memory, and cannot.
@@ -142,17 +153,29 @@ def arranged(wanted: str, name: str, ranks: Sequence[RankReady]) -> Iterator[lis
         raise ConfigurationError(
             f"the members of {name} are on {len({*hosts})} hosts; expected one host in this version"
         )
+    in_stages = shape.stages > 1 and shape.each > 1
     with contextlib.ExitStack() as stack:
         kind, where = "gloo", name
+        stages = [f"{name}/stage-{stage}" if in_stages else "" for stage in range(shape.stages)]
         if wanted != "gloo" and not (objection := _why_no_memory()):
             from pageant.kernels.collectives.segment import Segment
 
             kind, where = "shm", stack.enter_context(Segment(len(ranks))).address
+            if in_stages:
+                stages = [stack.enter_context(Segment(shape.each)).address for _ in stages]
         elif wanted == "shm":
             raise ConfigurationError(
                 f"collectives is 'shm', but the members of {name} {objection}; expected auto or gloo"
             )
-        yield [FormGroup(collectives=kind, meeting=where, num_near=hosts.count(host)) for host in hosts]
+        yield [
+            FormGroup(
+                collectives=kind,
+                meeting=where,
+                num_near=hosts.count(host),
+                stage_meeting=stages[rank // shape.each],
+            )
+            for rank, host in enumerate(hosts)
+        ]
 
 
 def _why_no_memory() -> str:

@@ -81,11 +81,11 @@ class Rank(Member):
     @receives(concurrent=True)
     async def form(self, request: FormGroup) -> GroupFormed:
         """Meet the others."""
-        self._meeting = Meeting(request, self.rank, self.options.num_members, self._keys.put)
+        self._meeting = Meeting(request, self.rank, self.options.shape, self._keys.put)
         self._meeting.put_all(self._early)
         self._runner = await self.offload(self._join, self._meeting)
         self._loaded = None
-        return GroupFormed()
+        return GroupFormed(block_bytes=self._runner.host.block_bytes)
 
     @receives(concurrent=True)
     async def keys(self, request: FollowKeys) -> AsyncIterator[MeetingKey]:
@@ -110,7 +110,7 @@ class Rank(Member):
             clock=self.clock.now,
             disk=disk,
             loaded=self._loaded,
-            collectives=meeting.join(),
+            operations=meeting.join(),
             num_near=meeting.form.num_near,
         )
         return runner  # type: ignore[no-any-return]

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
-from pageant.actors.executor.batch.scoring import Scoring
 from pageant.actors.executor.batch.shaping import NOTHING
 from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.graphs import Capture, CudaCapture, StepGraphs
 from pageant.actors.executor.runners.memory import device_budget
 from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.runners.passes import decodes
-from pageant.actors.executor.runners.runner import DrawnHere, TorchRunner
+from pageant.actors.executor.runners.runner import TorchRunner
+from pageant.actors.executor.runners.sampled_tokens import SampledTokens, sampled_tokens
 from pageant.actors.executor.runners.staging import Staging
 from pageant.actors.executor.tiers.host_memory import DeviceHostMemory
 from pageant.kernels.base import AttentionBatch, SamplingTensors, TokenMasks
@@ -33,50 +34,23 @@ LOGPROBS_PREPARED = (1, 2, 4, 8, 16, 20)
 """Numbers of likeliest tokens that kernels are compiled for at the start, one for each variant of the kernel."""
 
 
-class DrawnOnDevice(DrawnHere):
-    """Tokens on their way to the host, after what was found about them."""
-
-    ready = False
-
-    def __init__(
-        self, tokens: Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]
-    ) -> None:
-        super().__init__(np.empty(0, np.int64), drawn, prompts, failed)
-        self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-        self._host.copy_(tokens, non_blocking=True)
-        self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._arrived.record()
-
-    def token_ids(self) -> npt.NDArray[np.int64]:
-        """Return the tokens, int64 [D]. Waits for the device."""
-        self._arrived.synchronize()
-        return self._host.numpy().copy()  # the memory is used again once this is forgotten
-
-
 class CudaRunner(TorchRunner):
     """A `TorchRunner` for a GPU. (On a CPU it does the same without graphs, for the tests.)
 
+    The configuration's `gpu_memory_utilization` is the share of the device's memory for all of it: weights, KV cache,
+    and what a step of `max_num_batched_tokens` tokens needs, which is tried out.
+
     Args:
-        gpu_memory_utilization: the share of the device's memory for all of it: weights, KV cache, and what a
-            step of `max_num_batched_tokens` tokens needs, which is tried out.
         capture: how steps become graphs.
+        others: see `TorchRunner`.
     """
 
     spare_blocks = 1  # for the rows that pad a batch
 
-    def __init__(
-        self,
-        *arguments: Any,
-        gpu_memory_utilization: float,
-        max_num_batched_tokens: int,
-        capture: Capture | None = None,
-        **options: Any,
-    ) -> None:
-        self._share = gpu_memory_utilization
-        if options["device"] != "cpu":
+    def __init__(self, config: RunnerConfig, *, capture: Capture | None = None, **others: Any) -> None:
+        if config.device != "cpu":
             self.host_class = DeviceHostMemory
-        self._tokens_max, self._block_size = max_num_batched_tokens, options["block_size"]
-        super().__init__(*arguments, **options)
+        super().__init__(config, **others)
         self._staging = Staging(self.device)
         self._graphs: StepGraphs | None = None
         # The reference kernels look at what is on the device, which a graph cannot.
@@ -88,12 +62,12 @@ class CudaRunner(TorchRunner):
                 capture,
                 self._staging,
                 last_drawn=self._last_drawn,
-                max_num_seqs=options["max_num_seqs"],
+                max_num_seqs=config.max_num_seqs,
                 max_model_len=self.max_model_len,
-                block_size=options["block_size"],
+                block_size=config.block_size,
                 spare_block=self.num_blocks,
                 num_groups=len(self.windows),
-                tokens_max=max_num_batched_tokens,
+                tokens_max=config.max_num_batched_tokens,
             )
 
     @property
@@ -169,15 +143,15 @@ class CudaRunner(TorchRunner):
 
     def _largest_step(self) -> StepInputs:
         """A prompt of as many tokens as a step may have, all in the spare block."""
-        tokens = min(self._tokens_max, self.max_model_len)
+        tokens = min(self.config.max_num_batched_tokens, self.max_model_len)
         nothing, ints = np.zeros(tokens, np.int64), np.zeros(0, np.int32)
-        groups, width = len(self.windows), -(-tokens // self._block_size)
+        groups, width = len(self.windows), -(-tokens // self.config.block_size)
         return StepInputs(
             token_ids=nothing,
             unknown=nothing[:0],
             unknown_rows=nothing[:0],
             positions=np.arange(tokens),
-            slots=np.full((groups, tokens), self.num_blocks * self._block_size),
+            slots=np.full((groups, tokens), self.num_blocks * self.config.block_size),
             query_starts=np.array([0, tokens], np.int32),
             context_lengths=np.array([tokens], np.int32),
             block_tables=np.full((groups, 1, width), self.num_blocks, np.int32),
@@ -209,9 +183,9 @@ class CudaRunner(TorchRunner):
             prompts = self._score_prompts(hidden, inputs.scores)
             if not len(inputs.rows):
                 nothing = torch.empty(0, dtype=torch.int64, device=self.device)
-                drawn = DrawnHere(np.empty(0, np.int64))
+                drawn = SampledTokens(np.empty(0, np.int64))
                 if prompts is not None:
-                    drawn = self._drawn(nothing, None, prompts, {})
+                    drawn = sampled_tokens(nothing, None, prompts, {})
                 return self._with_drafts(drawn, inputs, hidden)
             columns = inputs.sampling
             last, rows, seed, position, temperature, top_p, min_p, top_k, sample = self._staging.send(
@@ -230,7 +204,7 @@ class CudaRunner(TorchRunner):
                 sample=sample,
                 position=position,
             )
-            return self._draw_or_wait(
+            return self._sampler.draw_or_wait(
                 self._decoder.logits(hidden[last]), rows, params, inputs, prompts, hidden
             )
 
@@ -238,13 +212,6 @@ class CudaRunner(TorchRunner):
         """See `ModelRunner`."""
         with self._on_device():
             return super().draw(undrawn)
-
-    def _drawn(
-        self, tokens: Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]
-    ) -> DrawnHere:
-        if tokens.is_cuda:
-            return DrawnOnDevice(tokens, drawn, prompts, failed)
-        return super()._drawn(tokens, drawn, prompts, failed)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Kernels run on a thread's current device, and steps come from several threads."""
@@ -301,11 +268,11 @@ class CudaRunner(TorchRunner):
             needed = torch.cuda.max_memory_allocated(self.device) - weights
             torch.cuda.empty_cache()
             free, total = torch.cuda.mem_get_info(self.device)
-        return device_budget(free=free, total=total, share=self._share, step=needed)
+        return device_budget(free=free, total=total, share=self.config.gpu_memory_utilization, step=needed)
 
     def _try_largest_step(self, block_size: int, max_num_seqs: int) -> None:
         """All tokens in one sequence, each in the slot of the first."""
-        tokens = self._tokens_max
+        tokens = self.config.max_num_batched_tokens
         caches = self._decoder.allocate_kv_caches(1, block_size)
         nothing = torch.zeros(tokens, dtype=torch.int64, device=self.device)
         few = torch.zeros(1, dtype=torch.int32, device=self.device)

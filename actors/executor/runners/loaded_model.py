@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from pageant import kernels
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.kernels.base import Kernels
 from pageant.kernels.collectives.local import local_group
 from pageant.models.adapters.checkpoint import RANK_MAX
@@ -40,18 +41,17 @@ class ModelKey(NamedTuple):
     deterministic: bool = False
     max_lora_rank: int = RANK_MAX
     weight_version: str = ""
-    rank: int = 0
-    """Whose share of the weights it is, among the ranks of a group."""
-    num_ranks: int = 1
-    segments: int | None = None
-    """Parts that sums over inputs are taken in; None is one for each rank. See `Shard`."""
+    shard: Shard | None = None
+    """The share of the weights; None is all of them, whose sums are taken at once."""
 
-    @property
-    def shard(self) -> Shard | None:
-        """The share of the weights; None is all of them, whose sums are taken at once."""
-        if self.num_ranks == 1 and self.segments in (None, 1):
-            return None
-        return Shard(self.rank, self.num_ranks, self.segments)
+    @classmethod
+    def of(cls, config: RunnerConfig) -> ModelKey:
+        """Return the key of the weights that a runner of this configuration computes with."""
+        return cls(
+            *(str(config.model), config.dtype, config.device, config.backend, config.max_model_len),
+            *(config.quantization, config.deterministic, config.max_lora_rank, config.weight_version),
+            config.shard,
+        )
 
 
 class LoadedModel:
@@ -86,7 +86,7 @@ class LoadedModel:
             progress=progress,
             shard=key.shard,
         )
-        if key.shard is not None and key.num_ranks == 1:
+        if key.shard is not None and key.shard.is_joint and key.shard.ranks == 1:
             self.decoder.join(local_group(1)[0])
         self.adapters = Adapters(adapters, checkpoint, self.decoder, key.max_lora_rank)
         pooling = checkpoint.pooling

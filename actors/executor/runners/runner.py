@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
+from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.batch.pooled import PooledStep
-from pageant.actors.executor.batch.processors import process_logits
-from pageant.actors.executor.batch.scoring import Scored, Scores, Scoring, score_prompts
-from pageant.actors.executor.batch.shaping import NOTHING, shape_logits
-from pageant.actors.executor.guided.undrawn import PooledResults, Undrawn
+from pageant.actors.executor.batch.scoring import Scores, Scoring, score_prompts
+from pageant.actors.executor.guided.undrawn import Undrawn
 from pageant.actors.executor.on_device import to_device
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 from pageant.actors.executor.runners.memory import (
     PoolSize,
@@ -26,119 +24,82 @@ from pageant.actors.executor.runners.memory import (
     choose_pool_size,
     total_bytes,
 )
-from pageant.actors.executor.runners.model_runner import Drawn, KnownTokens
+from pageant.actors.executor.runners.model_runner import Drawn
 from pageant.actors.executor.runners.passes import Passes
 from pageant.actors.executor.runners.pooling import Pooling
 from pageant.actors.executor.runners.programs import Awaiting
 from pageant.actors.executor.runners.proposers.base import History, Room, Verified
 from pageant.actors.executor.runners.proposers.loading import load_proposer
-from pageant.actors.executor.runners.undrawn_logits import UndrawnLogits
+from pageant.actors.executor.runners.sampled_tokens import SampledTokens
+from pageant.actors.executor.runners.sampler import Sampler, sampling_tensors
+from pageant.actors.executor.runners.step_logits import UndrawnLogits
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.host_memory import HostMemory
-from pageant.kernels.base import SamplingTensors, TokenMasks
-from pageant.kernels.collectives.base import Collectives
-from pageant.kernels.quantized_kv import KVFormat, kv_dtype
-from pageant.models.adapters.checkpoint import RANK_MAX
+from pageant.kernels.collectives.group_operations import GroupOperations
+from pageant.kernels.quantized_kv import kv_dtype
 from pageant.models.layer_groups import LayerGroups
-from pageant.models.quantization import Quantization
-from pageant.protocol.drafting import Speculation
 from pageant.protocol.errors import ConfigurationError
-from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import MISSING
 
 log = logging.getLogger("pageant.executor")
-
-
-class DrawnHere(KnownTokens):
-    """Tokens that are there, as those of a CPU always are."""
-
-    def __init__(
-        self,
-        token_ids: npt.NDArray[np.int64],
-        drawn: Scoring | None = None,
-        prompts: Scoring | None = None,
-        failed: dict[int, str] | None = None,
-        pooling: PooledResults | None = None,
-    ) -> None:
-        super().__init__(token_ids, failed=failed)
-        self.pooling = pooling
-        self._scorings = drawn, prompts
-
-    def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
-        """See `Drawn`."""
-        drawn, prompts = (scoring.columns() if scoring is not None else None for scoring in self._scorings)
-        return drawn, prompts
 
 
 class TorchRunner:
     """Runs a decoder on one device, with its paged KV cache.
 
     Args:
-        adapters: their folders, by name.
-        max_lora_rank: of the adapters.
-        kv_cache_dtype: of the KV cache, the model's drafts included.
-        budget_bytes: for the KV cache; None leaves it to `choose_pool_size`.
-        num_blocks: exactly so many blocks, whatever the memory.
-        fit_max_model_len: whether `max_model_len` may be lowered to what the KV cache holds.
-        group_layers: whether layers with another window than the rest have blocks of their own.
-        scratch_tokens: those of the steps under way, for which there are blocks where nothing is kept of them.
-        clock: to tell how long drafts take to be made, and recorded steps.
-        weight_version: of what is in the checkpoint's folder.
+        clock: seconds, to tell how long drafts take to be made, and recorded steps.
+        progress: see `load_decoder`.
+        disk: the file of blocks that are on a disk.
         loaded: the weights, if they are there already. Those of another model, or for another device, are passed over.
-        collectives: this rank's side of the group that computes the model together; None where it is alone.
+        operations: this rank's side of the group that computes the model together; None where it is alone.
         num_near: how many ranks of the group share this host's memory, this one included.
-        segments: parts that sums over inputs are taken in, by all ranks together; None is one for each.
     """
 
-    spare_blocks = 0  # of the KV cache, behind those that sequences get
+    spare_blocks = 0
+    """Blocks of the KV cache behind those that sequences get."""
     host_class: type[HostMemory] = HostMemory
 
     def __init__(
         self,
-        model: Path,
+        config: RunnerConfig,
         *,
-        dtype: str,
-        quantization: Quantization | None = None,
-        device: str,
-        backend: str,
-        deterministic: bool = False,
-        block_size: int,
-        max_model_len: int,
-        max_num_seqs: int,
-        kv_cache_dtype: KVFormat = "auto",
-        budget_bytes: int | None,
-        num_blocks: int | None,
-        fit_max_model_len: bool = False,
-        group_layers: bool = True,
-        threads: int | None,
-        speculation: Speculation | None = None,
-        scratch_tokens: int = 0,
-        adapters: Mapping[str, str] | None = None,
-        max_lora_rank: int = RANK_MAX,
         clock: Callable[[], float] | None = None,
         progress: Callable[[int, int], None] | None = None,
         disk: DiskFile | None = None,
-        weight_version: str = "",
         loaded: LoadedModel | None = None,
-        collectives: Collectives | None = None,
+        operations: GroupOperations | None = None,
         num_near: int = 1,
-        segments: int | None = None,
     ) -> None:
-        if device == "cpu":
-            torch.set_num_threads(threads or max(1, len(os.sched_getaffinity(0)) // num_near))
-        self.device = torch.device(device)
+        if config.device == "cpu":
+            torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // num_near))
+        self.config = config
+        self.device = torch.device(config.device)
         self._clock = clock or (lambda: 0.0)
-        key = ModelKey(
-            *(str(model), dtype, device, backend, max_model_len),
-            *(quantization, deterministic, max_lora_rank, weight_version),
-            *((0, 1) if collectives is None else (collectives.rank, collectives.size)),
-            segments,
+        self._operations = operations
+        self._take_model(loaded, progress)
+        block_bytes = self._arrange_blocks()
+        self.num_blocks, self.max_model_len = self._agreed(self._pool_size(block_bytes, num_near))
+        room = Room(
+            *(self.num_blocks + self.spare_blocks, config.block_size, config.max_num_seqs),
+            self.max_model_len,
         )
+        self._kv_bytes = room.num_blocks * block_bytes
+        self._last_drawn = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=self.device)  # by row
+        self._allocate(room, disk)
+        self._history = History(room)
+        self._sampler = Sampler(self._kernels, self._last_drawn, self._with_drafts)
+        self._log(block_bytes)
+
+    def _take_model(self, loaded: LoadedModel | None, progress: Callable[[int, int], None] | None) -> None:
+        """Take over weights that are loaded already, or load them, with what makes drafts."""
+        config, operations = self.config, self._operations
+        key = ModelKey.of(config)
         if loaded is None or loaded.key != key:
-            loaded = LoadedModel(key, adapters or {}, progress)
+            loaded = LoadedModel(key, config.adapters, progress)
         else:
             loaded.unpark()
-            loaded.have_adapters(adapters or {})
+            loaded.have_adapters(config.adapters)
         self._loaded = loaded
         self._kernels, self._decoder, self._adapters = loaded.kernels, loaded.decoder, loaded.adapters
         self._pooling = None if loaded.pooler is None else Pooling(loaded.pooler)
@@ -147,66 +108,67 @@ class TorchRunner:
                 "a model that is pooled is computed by one executor; expected tensor_parallel 1"
             )
         self.whole_prompts = not self._decoder.spec.is_causal
-        self._collectives = collectives
-        if collectives is not None:
-            self._decoder.join(collectives)
+        if operations is not None:
+            self._decoder.join(operations.stage, operations.links)
         self.kernels = self._kernels.name
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
-        self._decoder.kv_dtype = kv_dtype(kv_cache_dtype, self._decoder.dtype)
-        self._proposer = load_proposer(speculation, self._decoder, dtype, max_model_len)
-        block_bytes = self._arrange_blocks(block_size, max_model_len, group_layers=group_layers)
+        self._decoder.kv_dtype = kv_dtype(config.kv_cache_dtype, self._decoder.dtype)
+        self._proposer = load_proposer(config.speculation, self._decoder, config.dtype, config.max_model_len)
+
+    def _pool_size(self, block_bytes: int, num_near: int) -> PoolSize:
+        """Decide how many blocks of so many bytes the KV cache has, and how long a request may be."""
+        config, num_blocks, budget_bytes = self.config, self.config.num_blocks, self.config.budget_bytes
         if self.whole_prompts and num_blocks is None:
-            longest = max(max_model_len, scratch_tokens)
-            num_blocks = -(-longest // block_size) + max_num_seqs
+            longest = max(config.max_model_len, config.scratch_tokens)
+            num_blocks = -(-longest // config.block_size) + config.max_num_seqs
         if budget_bytes is None and num_blocks is None:
-            budget_bytes = self._kv_budget(block_size, max_num_seqs)
-        pool = choose_pool_size(
+            budget_bytes = self._kv_budget(config.block_size, config.max_num_seqs)
+        return choose_pool_size(
             num_blocks,
             block_bytes=block_bytes,
-            block_size=block_size,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
+            block_size=config.block_size,
+            max_model_len=config.max_model_len,
+            max_num_seqs=config.max_num_seqs,
             budget_bytes=budget_bytes,
             num_groups=len(self.windows),
-            may_shorten=fit_max_model_len,
+            may_shorten=config.fit_max_model_len,
             num_near=num_near,
         )
-        self.num_blocks, self.max_model_len = self._agreed(pool)
-        max_model_len = self.max_model_len
-        room = Room(self.num_blocks + self.spare_blocks, block_size, max_num_seqs, max_model_len)
-        self._kv_bytes = room.num_blocks * block_bytes
-        self._last_drawn = torch.zeros(max_num_seqs, dtype=torch.int64, device=self.device)  # by row
-        self._allocate(room, disk)
-        self._history = History(room)
+
+    def _log(self, block_bytes: int) -> None:
+        config = self.config
         log.info(
             "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s%s (%.0f MiB)",
-            *(model.name, self.dtype, f" with {quantization} weights" if quantization else "", device),
-            *(self._kernels.name, self.memory_bytes["weights"] / 2**20, self.num_blocks, block_size),
-            f" in {kv_cache_dtype}" if kv_cache_dtype != "auto" else "",
+            *(config.model.name, self.dtype),
+            f" with {config.quantization} weights" if config.quantization else "",
+            *(config.device, self._kernels.name, self.memory_bytes["weights"] / 2**20, self.num_blocks),
+            config.block_size,
+            f" in {config.kv_cache_dtype}" if config.kv_cache_dtype != "auto" else "",
             f" in {len(self.windows)} groups of layers" if len(self.windows) > 1 else "",
             self.num_blocks * block_bytes / 2**20,
         )
 
     def _agreed(self, pool: PoolSize) -> tuple[int, int]:
         """Return the blocks, and the tokens of the longest request, that every rank of the group has memory for."""
-        if self._collectives is None:
+        if self._operations is None:
             return pool.num_blocks, pool.max_model_len
         mine = torch.tensor([pool.num_blocks, pool.max_model_len])
-        everyone = torch.empty(self._collectives.size, 2, dtype=torch.int64)
-        self._collectives.all_gather(mine, everyone)
+        everyone = torch.empty(self._operations.size, 2, dtype=torch.int64)
+        self._operations.everyone.all_gather(mine, everyone)
         num_blocks, max_model_len = everyone.amin(0).tolist()
         return num_blocks, max_model_len
 
-    def _arrange_blocks(self, block_size: int, max_model_len: int, *, group_layers: bool) -> int:
-        """Settles what a block holds, and returns the bytes of one. Where drafts are made with keys and values of their
+    def _arrange_blocks(self) -> int:
+        """Decide what a block holds, and return the bytes of one. Where drafts are made with keys and values of their
         own, those would have to be in every group's blocks: then there is one group."""
+        block_size, max_model_len = self.config.block_size, self.config.max_model_len
         drafts_bytes, beside = 0, tuple[int | None, ...]()
         if self._proposer is not None:
             self._decoder.taps, beside = self._proposer.taps, self._proposer.windows
             drafts_bytes = self._proposer.kv_bytes_per_block(block_size)
         if not self._decoder.spec.is_causal:
             self._decoder.groups = LayerGroups.scratch(self._decoder.windows)
-        elif group_layers and not beside:
+        elif self.config.group_layers and not beside:
             self._decoder.groups = LayerGroups.by_window(self._decoder.windows, max_model_len)
         else:
             self._decoder.groups = LayerGroups.one(self._decoder.windows, max_model_len, beside)
@@ -273,10 +235,10 @@ class TorchRunner:
         if self._proposer is None and inputs.only_draws:
             drawn = self._passes.draw(inputs)
             if isinstance(drawn, Awaiting):
-                rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
-                return self._draw_or_wait(drawn.logits, rows, params, inputs, waited=drawn.waited)
+                rows, params = self._tensor(inputs.rows), sampling_tensors(inputs.sampling, self.device)
+                return self._sampler.draw_or_wait(drawn.logits, rows, params, inputs, waited=drawn.waited)
             if drawn is not None:
-                return DrawnHere(drawn)
+                return SampledTokens(drawn)
         return self._launch(inputs)
 
     @torch.inference_mode()
@@ -287,8 +249,8 @@ class TorchRunner:
         if self._proposer is None and inputs.draws_after_each:
             logits = self._passes.logits(inputs)
             if logits is not None:
-                rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
-                return self._draw_or_wait(logits, rows, params, inputs)
+                rows, params = self._tensor(inputs.rows), sampling_tensors(inputs.sampling, self.device)
+                return self._sampler.draw_or_wait(logits, rows, params, inputs)
         wanted = None if self._reads_all(inputs) else inputs.last_tokens
         return self._draw_after(inputs, self._hidden(inputs, wanted))
 
@@ -308,7 +270,7 @@ class TorchRunner:
         )
         if not draws:
             return self._with_drafts(
-                DrawnHere(np.full(len(inputs.rows), MISSING), pooling=results), inputs, hidden
+                SampledTokens(np.full(len(inputs.rows), MISSING), pooling=results), inputs, hidden
             )
         drawn = self._draw_after(inputs, hidden)
         if isinstance(drawn, UndrawnLogits):
@@ -321,131 +283,32 @@ class TorchRunner:
         types = None if inputs.pooled is None else inputs.pooled.token_types
         return self._passes.run(inputs, inputs.ancestors, inputs.adapted, wanted, inputs.embedded, types)
 
-    def _draw_after(self, inputs: StepInputs, hidden: torch.Tensor) -> DrawnHere | UndrawnLogits:
+    def _draw_after(self, inputs: StepInputs, hidden: torch.Tensor) -> SampledTokens | UndrawnLogits:
         """Draw from the hidden states of a step: [T, hidden_size], or [D, hidden_size] of the wanted tokens."""
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
-            drawn = self._drawn(torch.empty(0, dtype=torch.int64), None, prompts, {})
+            drawn = SampledTokens(np.empty(0, np.int64), None, prompts)
             return self._with_drafts(drawn, inputs, hidden)
         drawing = hidden
         if len(inputs.last_tokens) < len(hidden):  # else a token is drawn after each that there is
             drawing = hidden[self._tensor(inputs.last_tokens)]
-        rows, params = self._tensor(inputs.rows), self._params(inputs.sampling)
-        return self._draw_or_wait(self._decoder.logits(drawing), rows, params, inputs, prompts, hidden)
+        rows, params = self._tensor(inputs.rows), sampling_tensors(inputs.sampling, self.device)
+        return self._sampler.draw_or_wait(
+            self._decoder.logits(drawing), rows, params, inputs, prompts, hidden
+        )
 
     def _reads_all(self, inputs: StepInputs) -> bool:
         """Tell whether more hidden states are read than those after which a token is drawn."""
         return self._proposer is not None or inputs.reads_all
 
-    def _draw_or_wait(
-        self,
-        logits: torch.Tensor,
-        rows: torch.Tensor,
-        params: SamplingTensors,
-        inputs: StepInputs,
-        prompts: Scoring | None = None,
-        hidden: torch.Tensor | None = None,
-        waited: float = 0.0,
-    ) -> DrawnHere | UndrawnLogits:
-        """The tokens that are drawn from logits [D, V]; without them, if a mask is missing.
-
-        Args:
-            hidden: the step's hidden states [T, N], for drafts that follow; None where there are none.
-            waited: seconds, for masks.
-        """
-        scores, guided = inputs.scores, inputs.guided
-        scored = scores.drawn if scores is not None else None
-        raw = logits[self._tensor(scored.places)] if scored is not None else None
-        shaped = inputs.sampling.shaping is not NOTHING or inputs.processing is not None
-        unshaped = logits[self._tensor(guided.places)] if guided is not None and shaped else None
-        shape_logits(logits, inputs.sampling.shaping)
-        failed = process_logits(logits, inputs.processing)
-        if guided is None:
-            drawn = self._sample(logits, params, rows, raw, scored, prompts, failed)
-            return drawn if hidden is None else self._with_drafts(drawn, inputs, hidden)
-        places = np.arange(len(inputs.rows))
-        undrawn = UndrawnLogits(
-            places=places,
-            guided=guided,
-            logits=logits,
-            params=params,
-            rows=rows,
-            failed=failed,
-            raw=raw,
-            scored=scored,
-            unshaped=unshaped,
-            prompts=prompts,
-            computed=None if hidden is None else (inputs, hidden),
-            waited=waited,
-        )
-        late = guided.late
-        return undrawn if len(late) else self._draw(undrawn, late)
-
     @torch.inference_mode()
     def draw(self, undrawn: Undrawn) -> Drawn:
         """See `ModelRunner`."""
         assert isinstance(undrawn, UndrawnLogits), "it is one of ours"
-        return self._draw(undrawn, undrawn.guided.late)
+        return self._sampler.draw(undrawn, undrawn.guided.late)
 
-    def _draw(self, undrawn: UndrawnLogits, late: npt.NDArray[np.int64]) -> DrawnHere:
-        """Draw tokens with the masks that have come, but for the places that are late."""
-        guided = undrawn.guided
-        deferred = guided.deferred if len(late) else late
-        kept = undrawn.part(deferred) if len(deferred) else None
-        masks = self._masks(undrawn)
-        failed = {**guided.failures(), **undrawn.failed}
-        drawn = self._sample(
-            *(undrawn.logits, undrawn.params, undrawn.rows, undrawn.raw, undrawn.scored),
-            *(undrawn.prompts, failed, masks),
-        )
-        drawn.missing, drawn.late, drawn.pooling = late, kept, undrawn.pooling
-        return drawn if undrawn.computed is None else self._with_drafts(drawn, *undrawn.computed)
-
-    def _masks(self, undrawn: UndrawnLogits) -> TokenMasks | None:
-        """Return what grammars allow. Where a request's other bans would leave nothing of that, grammars prevail."""
-        places, bits = undrawn.guided.present()
-        if not len(places):
-            return None
-        rows, masks = self._tensor(places), self._tensor(bits)
-        if undrawn.unshaped is None:
-            return TokenMasks(rows, masks)
-        self._kernels.mask_logits(undrawn.logits, rows, masks)
-        dead = (undrawn.logits[rows].amax(-1) == float("-inf")).nonzero()[:, 0]
-        if len(dead):
-            guided = self._tensor(np.searchsorted(undrawn.guided.places, places))
-            undrawn.logits[rows[dead]] = undrawn.unshaped[guided[dead]]
-            self._kernels.mask_logits(undrawn.logits, rows[dead], masks[dead])
-        return None
-
-    def _sample(
-        self,
-        logits: torch.Tensor,
-        params: SamplingTensors,
-        rows: torch.Tensor,
-        raw: torch.Tensor | None,
-        scored: Scored | None,
-        prompts: Scoring | None,
-        failed: dict[int, str],
-        masks: TokenMasks | None = None,
-    ) -> DrawnHere:
-        tokens = self._kernels.sample(logits, params, masks)
-        if self.device.type == "cpu":
-            self._last_drawn.numpy()[rows.numpy()] = tokens.numpy()  # a tenth of the time that torch takes
-        else:
-            self._last_drawn[rows] = tokens
-        scoring = None
-        if raw is not None and scored is not None:
-            scoring = Scoring(scored)
-            scoring.add(self._kernels, raw, tokens[self._tensor(scored.places)])
-        return self._drawn(tokens, scoring, prompts, failed)
-
-    def _drawn(
-        self, tokens: torch.Tensor, drawn: Scoring | None, prompts: Scoring | None, failed: dict[int, str]
-    ) -> DrawnHere:
-        return DrawnHere(tokens.numpy(), drawn, prompts, failed)
-
-    def _with_drafts(self, drawn: DrawnHere, inputs: StepInputs, hidden: torch.Tensor) -> DrawnHere:
-        """Keeps what was right of a tree, and asks the proposer. The host must know the tokens for that."""
+    def _with_drafts(self, drawn: SampledTokens, inputs: StepInputs, hidden: torch.Tensor) -> SampledTokens:
+        """Keep what was right of a tree, and ask the proposer. The host must know the tokens for that."""
         verifying = inputs.verifying
         has_trees = verifying is not None and len(verifying.drafts.parents) > 0
         if self._proposer is None and not has_trees:
@@ -483,17 +346,6 @@ class TorchRunner:
                 self._tensor(blocks.astype(np.int64)) for blocks in (sources, destinations)
             )
             self._kernels.move_kv(self._kv_caches, from_blocks, to_blocks)
-
-    def _params(self, sampling: SamplingColumns) -> SamplingTensors:
-        return SamplingTensors(
-            temperature=self._tensor(sampling.temperature),
-            top_k=self._tensor(sampling.top_k),
-            top_p=self._tensor(sampling.top_p),
-            min_p=self._tensor(sampling.min_p),
-            seed=self._tensor(sampling.seed),
-            sample=self._tensor(sampling.sample),
-            position=self._tensor(sampling.position),
-        )
 
     def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
         return to_device(array, self.device)

@@ -23,10 +23,10 @@ from typing import Any
 
 from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.cluster import Cluster
+from pageant.actors.runtime.instructions import Instruction
 from pageant.actors.runtime.lives import RestartLimits
 from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.resolving import Resolved
-from pageant.actors.runtime.restarts import Instruction
 from pageant.actors.runtime.simulation.faults import Fault, Kind
 from pageant.actors.runtime.simulation.loop import Stuck, VirtualLoop
 from pageant.actors.runtime.simulation.network import NOT_KNOWN, Network, Trace

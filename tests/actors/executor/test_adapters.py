@@ -8,8 +8,8 @@ import pytest
 
 from pageant.actors.executor.adapters import AdapterBook
 from pageant.actors.executor.batch.batch import Batch
+from pageant.protocol.adapters import AddedAdapter
 from pageant.protocol.arrays import int32
-from pageant.protocol.lifecycle import AddedAdapter
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence
 from tests.actors.executor.conftest import plan_of

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pageant.actors.executor.options import ExecutorOptions, make_runner
+from pageant.actors.executor.runners.config import RunnerConfig
 
 
 def test_cores_of_a_device_say_how_many_threads_compute():
@@ -38,9 +39,9 @@ def test_what_no_executor_can_do_is_refused_by_name(options, text):
 class Noted:
     """Stands for a runner: notes where it was made, and with what."""
 
-    def __init__(self, model: object, **options: Any) -> None:
+    def __init__(self, config: RunnerConfig, **_: Any) -> None:
         self.cores = os.sched_getaffinity(0)
-        self.options = options
+        self.config = config
         found: list[set[int]] = []
         thread = threading.Thread(target=lambda: found.append(os.sched_getaffinity(0)))
         thread.start()
@@ -70,8 +71,8 @@ def test_a_runner_and_the_threads_that_it_starts_compute_on_the_cores_of_its_dev
     core = max(before)
     runner = made(monkeypatch, f"cpu:{core}")
     assert runner.cores == runner.cores_of_threads == {core}
-    assert runner.options["device"] == "cpu"
-    assert runner.options["threads"] == 1
+    assert runner.config.device == "cpu"
+    assert runner.config.threads == 1
     assert os.sched_getaffinity(0) == before
     assert made(monkeypatch, "cpu").cores == before
 
@@ -100,3 +101,37 @@ def test_segments_are_as_many_as_ranks_or_a_power_of_two(ranks, segments, text):
         ExecutorOptions(model="x", tensor_parallel=ranks, tensor_segments=segments)
     for fitting in (ranks, 8):
         ExecutorOptions(model="x", tensor_parallel=ranks, tensor_segments=fitting)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"pipeline_parallel": 0}, "pipeline_parallel is 0; expected 1 to 64"),
+        (
+            {"tensor_parallel": 32, "pipeline_parallel": 3},
+            "pipeline_parallel is 3, of 32 executors each; expected at most 64 executors together",
+        ),
+        (
+            {"pipeline_parallel": 2, "pipeline_layers": (5,)},
+            r"pipeline_layers is \[5\]; expected 2 numbers of at least 1, one for each of pipeline_parallel",
+        ),
+        ({"pipeline_layers": ()}, r"pipeline_layers is \[\]; expected 1 numbers"),
+        ({"pipeline_parallel": 2, "pipeline_layers": (0, 5)}, "expected 2 numbers of at least 1"),
+        (
+            {"pipeline_parallel": 2, "device": "cuda"},
+            "device is 'cuda'; expected cpu with pipeline_parallel 2",
+        ),
+    ],
+)
+def test_stages_that_cannot_be_are_named(options, text):
+    with pytest.raises(ValueError, match=text):
+        ExecutorOptions(model="x", **options)
+
+
+def test_members_are_numbered_from_the_last_stage_back():
+    options = ExecutorOptions(model="x", tensor_parallel=2, pipeline_parallel=3)
+    assert [options.shape.stage_of(rank) for rank in range(options.num_members)] == [2, 2, 1, 1, 0, 0]
+    assert options.members_because == "tensor_parallel: 2 x pipeline_parallel: 3"
+    shards = [options.shard(rank) for rank in (0, 3)]
+    assert [(shard.rank, shard.stage.number) for shard in shards if shard] == [(0, 2), (1, 1)]
+    assert ExecutorOptions(model="x").shard(0) is None

@@ -9,6 +9,7 @@ from pageant.actors.grammar.compiling import Compiler
 from pageant.models.tokenization import Tokenization
 
 ENDS = (0, 1)
+HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>")
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +19,7 @@ def tokenization() -> Tokenization:
     backend = Tokenizer(models.BPE(vocab, [], unk_token=None))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(["<end>", "<stop>", "[TOOL_CALLS]", "<|python_tag|>"])
+    backend.add_special_tokens(["<end>", "<stop>", "[TOOL_CALLS]", "<|python_tag|>", *HARMONY])
     backend.add_tokens(["<tool_call>", "</tool_call>", "<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>", "[ARGS]"])
     return Tokenization(backend)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pageant.actors.runtime.bonds import Stop
+from pageant.actors.runtime.instructions import GiveUp, Instruction, Launch, Start, Stop
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
-from pageant.actors.runtime.restarts import GiveUp, Instruction, Launch, Start, Supervision
+from pageant.actors.runtime.restarts import Supervision
 
 ROOT = "front"
 

@@ -7,9 +7,10 @@ import pytest
 
 import pageant
 from pageant.actors.runtime.devices import choose, cores_of, is_cpu, local_cores, local_devices
+from pageant.actors.runtime.instructions import GiveUp, Start
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.resolving import Cast, Resolved, resolve
-from pageant.actors.runtime.restarts import GiveUp, Start, Supervision
+from pageant.actors.runtime.restarts import Supervision
 from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import TopologyError
 

@@ -111,11 +111,11 @@ async def test_what_waits_for_news_of_its_sender_does_not_outlive_it(pair):
     await pair.a.add("listener", 1, listener).start()
     pair.a.remote.receive("b", [encode_header(from_echo), NOTE])
     await settle()
-    assert listener.log == [] and pair.a.remote._num_early == 1
+    assert listener.log == [] and len(pair.a.remote._early) == 1
     gone = ActorEntry(name="echo", node="b", incarnation=2, up=False, final=True)
     pair.a.update(Directory(version=2, nodes=directory(2).nodes, actors=(gone,)))
     await settle()
-    assert listener.log == [] and pair.a.remote._num_early == 0
+    assert listener.log == [] and len(pair.a.remote._early) == 0
     assert pair.a.cells["listener"].statistics().stale == 1
 
 
@@ -130,11 +130,11 @@ async def test_an_ask_of_one_that_is_starting_does_not_overtake_what_it_told_bef
     asks = Header(Mode.ASK, "GetLog", "listener", "echo", correlation=1, from_incarnation=2)
     pair.a.remote.receive("b", [encode_header(asks), Codec().encode(GetLog())[0]])
     await settle()
-    assert [other.log for other in others] == [["hello"], []] and pair.a.remote._num_early == 1
+    assert [other.log for other in others] == [["hello"], []] and len(pair.a.remote._early) == 1
     assert list(pair.a.cells["listener"].statistics().kinds) == ["Note", "GetLog"]
     pair.a.update(directory(2, actor=2))
     await settle()
-    assert [other.log for other in others] == [["hello"], ["hello"]] and pair.a.remote._num_early == 0
+    assert [other.log for other in others] == [["hello"], ["hello"]] and len(pair.a.remote._early) == 0
 
 
 async def test_an_ask_and_its_answer_leave_nothing_behind(pair):

@@ -9,18 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pageant.actors.runtime.instructions import Fence, GiveUp, Launch, Publish, Start
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.lives import RestartLimits
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
-from pageant.actors.runtime.restarts import (
-    JOINING_SECONDS_MAX,
-    Fence,
-    GiveUp,
-    Launch,
-    Publish,
-    Start,
-    Supervision,
-)
+from pageant.actors.runtime.restarts import JOINING_SECONDS_MAX, Supervision
 
 LIMITS = RestartLimits(
     failed_starts_max=4, early_deaths_max=4, early_seconds=5.0, delay_first=0.5, delay_max=1.5

@@ -2,7 +2,7 @@
 
 from pageant.actors.scheduler.plans import admissions, build_plan
 from pageant.actors.scheduler.request import ScheduledRequest
-from pageant.actors.scheduler.running import ScheduledRows
+from pageant.actors.scheduler.scheduled_rows import ScheduledRows
 from pageant.protocol.allocation import Admitted, Assigned
 from pageant.protocol.arrays import freeze, int32
 from pageant.protocol.sampling import SamplingParams

@@ -3,7 +3,8 @@
 import pytest
 
 from pageant.actors.scheduler.request import ScheduledRequest, State
-from pageant.actors.scheduler.running import Running, ScheduledRows
+from pageant.actors.scheduler.running import Running
+from pageant.actors.scheduler.scheduled_rows import ScheduledRows
 from pageant.protocol.arrays import int32
 from pageant.protocol.sampling import SamplingParams
 

@@ -220,6 +220,9 @@ SPOKEN = {
     "pythonic": '[weather(city="Bonn", days=3), now()]',
     "mistral": f'One moment.[TOOL_CALLS] [{{"name": "weather", "arguments": {ARGUMENTS}}}, '
     '{"name": "now", "arguments": {}}]',
+    "openai": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>"
+    "One moment.<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
+    f"{ARGUMENTS}<|call|><|start|>assistant<|channel|>commentary to=functions.now<|message|>{{}}<|call|>",
 }
 
 
@@ -235,7 +238,8 @@ def test_calls_are_read_from_what_a_model_says(parrot, form):
         assert json.loads(choice.message.tool_calls[0].function.arguments) == json.loads(ARGUMENTS)
         assert (choice.message.content or None) == ("One moment." if "One" in SPOKEN[form] else None)
     without = client.chat.completions.create(**asked | {"tool_choice": "none"}).choices[0]
-    assert not without.message.tool_calls and "weather" in without.message.content
+    said = without.message.reasoning_content if form == "openai" else without.message.content
+    assert not without.message.tool_calls and ("Bonn" if form == "openai" else "weather") in said
 
 
 def test_thoughts_are_split_off_everywhere(parrot):

@@ -196,9 +196,10 @@ def test_a_new_process_multiplies_by_what_others_compiled(level: str) -> None:
 
 def test_what_only_other_machines_run_compiles_here() -> None:
     compiler = building.find_compiler()
-    flags = ("-std=c++17", "-fsyntax-only", "-w", *compiler_flags("amx"))
+    flags = ("-std=c++17", "-fsyntax-only", "-w", f"-I{building.SOURCES}", *compiler_flags("amx"))
     sources = [
-        building.SOURCES / name for name in ("linear.cpp", "quantized.cpp", "screening.cpp", "experts.cpp")
+        building.SOURCES / name
+        for name in ("gemm/linear.cpp", "gemm/quantized.cpp", "sampling/screening.cpp", "gemm/experts.cpp")
     ]
     assert compiler
     said = subprocess.run(

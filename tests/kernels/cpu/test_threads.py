@@ -16,7 +16,7 @@ from pageant.kernels.cpu.build import SOURCES, find_compiler
 from pageant.kernels.cpu.library import load_library
 
 COMES_TO_EVERY_JOB = r"""
-#include "threads.h"
+#include "base/threads.h"
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -47,7 +47,7 @@ int main() {
 
 EXPECTS = r"""
 #include "expected.h"
-#include "threads.h"
+#include "base/threads.h"
 #include <cstdio>
 #include <sys/mman.h>
 
@@ -88,7 +88,7 @@ def run_program(tmp_path: Path) -> Callable[[str], str]:
         (tmp_path / "main.cpp").write_text(source)
         compiler = find_compiler()
         assert compiler is not None
-        sources = [tmp_path / "main.cpp", SOURCES / "threads.cpp", SOURCES / "expected.cpp"]
+        sources = [tmp_path / "main.cpp", SOURCES / "base/threads.cpp", SOURCES / "base/expected.cpp"]
         command = [
             *compiler,
             "-std=c++17",

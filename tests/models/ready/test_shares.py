@@ -15,7 +15,8 @@ from pageant.kernels.collectives.local import local_group
 from pageant.models import Checkpoint, CheckpointError
 from pageant.models.loading import load_decoder
 from pageant.models.native import NativeDecoder
-from pageant.models.sharding import Shard, why_not_shared
+from pageant.models.sharding import Shard
+from pageant.models.share_checks import why_not_shared
 from tests.kernels.collectives.groups import in_threads
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -11,7 +11,8 @@ import pytest
 
 import pageant
 from pageant.actors.executor.actor import Executor
-from pageant.actors.executor.simulated import SimulatedExecutor, SimulatedRunner
+from pageant.actors.executor.simulated import SimulatedExecutor
+from pageant.actors.executor.simulated_runner import SimulatedRunner
 from pageant.actors.grammar.actor import Grammar
 from pageant.actors.runtime import Actor, receives
 from pageant.protocol.arrays import int32, int64

@@ -155,7 +155,7 @@ class Verified:
 
     def wanted_within(self, block_size: int, positions_max: int) -> Int32:
         """The same, as far as there are slots for the last drawn token and all drafts but the last."""
-        slots = self.proposing.stretch_counts[self.rows] * block_size
+        slots = self.proposing.num_block_groups[self.rows] * block_size
         room = np.minimum(slots, positions_max) - self.next_positions
         return np.clip(room, 0, self.wanted).astype(np.int32)
 

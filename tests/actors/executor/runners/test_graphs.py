@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.cuda import CudaRunner
 from pageant.actors.executor.runners.graphs import CudaCapture, padded_context, padded_size
 from pageant.actors.executor.runners.memory import device_budget
@@ -40,9 +41,8 @@ class Replays:
 @pytest.fixture
 def cuda_runner(demo, options):
     def make(capture, tokens_max=64):
-        return CudaRunner(
-            demo, **options, gpu_memory_utilization=0.9, max_num_batched_tokens=tokens_max, capture=capture
-        )
+        config = RunnerConfig(model=demo, **options, max_num_batched_tokens=tokens_max)
+        return CudaRunner(config, capture=capture)
 
     return make
 
@@ -51,7 +51,7 @@ def cuda_runner(demo, options):
 def test_padded_and_replayed_steps_draw_the_same_tokens(cuda_runner, generate, demo, options, temperature):
     replays = Replays()
     drawn = generate(cuda_runner(replays), 12, temperature)
-    assert drawn == generate(TorchRunner(demo, **options), 12, temperature)
+    assert drawn == generate(TorchRunner(RunnerConfig(model=demo, **options)), 12, temperature)
     assert (replays.captured, replays.played) == (2, 11), (
         "the prompts and the first decode are computed, then captured"
     )
@@ -64,7 +64,9 @@ def test_a_step_with_adapters_is_no_replay_of_one_without(cuda_runner, generate,
     assert (replays.captured, replays.played) == (2, 5)
     adapted = generate(runner, 6, adapters={0: "one", 3: "two"})
     assert (replays.captured, replays.played) == (2, 5), "none of these steps was"
-    assert adapted == generate(TorchRunner(demo, **options), 6, adapters={0: "one", 3: "two"})
+    assert adapted == generate(
+        TorchRunner(RunnerConfig(model=demo, **options)), 6, adapters={0: "one", 3: "two"}
+    )
     assert [step[1] for step in adapted] == [step[1] for step in bare], "row 2 has none"
     assert all([step[place] for step in adapted] != [step[place] for step in bare] for place in (0, 2)), (
         "they are meant to matter"
@@ -84,7 +86,7 @@ def test_padding_writes_to_the_spare_block_alone(cuda_runner, generate):
 
 def test_what_cannot_be_captured_is_computed_and_said_once(cuda_runner, generate, demo, options, caplog):
     drawn = generate(cuda_runner(Replays(refuse=True)), 4)
-    assert drawn == generate(TorchRunner(demo, **options), 4)
+    assert drawn == generate(TorchRunner(RunnerConfig(model=demo, **options)), 4)
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said == [
         "steps are computed without CUDA graphs: operation not permitted when stream is capturing"
@@ -101,7 +103,7 @@ def test_after_its_preparation_a_runner_captures_nothing(cuda_runner, generate, 
     assert not any(bool(part[:used].any()) for cache in runner._kv_caches for part in cache), (
         "but in the spare block"
     )
-    assert generate(runner, 4, 1.0) == generate(TorchRunner(demo, **options), 4, 1.0)
+    assert generate(runner, 4, 1.0) == generate(TorchRunner(RunnerConfig(model=demo, **options)), 4, 1.0)
     assert (replays.captured, replays.played) == (captured, 5)
 
 
@@ -210,14 +212,16 @@ def test_whatever_a_capture_raises_the_step_was_computed(cuda_runner, generate, 
     def refuse(run):
         raise error
 
-    assert generate(cuda_runner(refuse), 4) == generate(TorchRunner(demo, **options), 4)
+    assert generate(cuda_runner(refuse), 4) == generate(TorchRunner(RunnerConfig(model=demo, **options)), 4)
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     reason = "odd" if str(error) else "AssertionError"
     assert said == [f"steps are computed without CUDA graphs: {reason}"]
 
 
 def test_without_graphs_the_same_tokens_are_drawn(cuda_runner, generate, demo, options):
-    assert generate(cuda_runner(None), 4, 1.0) == generate(TorchRunner(demo, **options), 4, 1.0)
+    assert generate(cuda_runner(None), 4, 1.0) == generate(
+        TorchRunner(RunnerConfig(model=demo, **options)), 4, 1.0
+    )
 
 
 @pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 4), (9, 16), (200, 224), (512, 512), (513, None)])

@@ -10,6 +10,7 @@ import torch
 
 from pageant.actors.executor.batch.batch import Batch
 from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.programs import _Kind
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.kernels.cpu import CpuKernels
@@ -23,8 +24,8 @@ from pageant.protocol.structured_outputs import StructuredOutputsParams
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_recorded_steps_draw_the_same_tokens(generate, demo, options, temperature, dtype):
-    runner = TorchRunner(demo, **options | {"backend": "cpu", "dtype": dtype})
-    without = TorchRunner(demo, **options | {"backend": "cpu", "dtype": dtype})
+    runner = TorchRunner(RunnerConfig(model=demo, **options | {"backend": "cpu", "dtype": dtype}))
+    without = TorchRunner(RunnerConfig(model=demo, **options | {"backend": "cpu", "dtype": dtype}))
     without._passes._programs = None
     assert generate(runner, 12, temperature) == generate(without, 12, temperature)
     assert runner._passes._programs.num_recorded == 1, (
@@ -38,7 +39,10 @@ def test_one_row_draws_what_it_draws_by_a_head_that_is_not_in_halves(demo, optio
     if torch.bfloat16 not in CpuKernels().halves:
         pytest.skip("these kernels have no halves")
     options |= {"backend": "cpu", "dtype": "bfloat16", "quantization": "int8"}
-    runner, without = TorchRunner(demo, **options), TorchRunner(demo, **options)
+    runner, without = (
+        TorchRunner(RunnerConfig(model=demo, **options)),
+        TorchRunner(RunnerConfig(model=demo, **options)),
+    )
     assert runner._passes._programs._halved_head is not None
     without._passes._programs._halved_head = None
     screened = []
@@ -78,7 +82,10 @@ def _tokens_of_one(runner, asked):
 @pytest.mark.parametrize("asked", [{"presence_penalty": 1.5}, {"logprobs": 3}, {"logit_bias": {7: 4.0}}])
 def test_steps_that_do_more_than_draw_are_recorded_to_their_logits(generate, demo, options, asked):
     options |= {"backend": "cpu"}
-    runner, without = TorchRunner(demo, **options), TorchRunner(demo, **options)
+    runner, without = (
+        TorchRunner(RunnerConfig(model=demo, **options)),
+        TorchRunner(RunnerConfig(model=demo, **options)),
+    )
     without._passes._programs = None
     plain = generate(runner, 6, 1.0)
     assert generate(runner, 6, 1.0, **asked) == generate(without, 6, 1.0, **asked)
@@ -88,7 +95,7 @@ def test_steps_that_do_more_than_draw_are_recorded_to_their_logits(generate, dem
 
 def test_a_step_with_adapters_is_no_recording_of_one_without(generate, demo, options, adapters):
     options |= {"backend": "cpu", "adapters": adapters}
-    runner = TorchRunner(demo, **options)
+    runner = TorchRunner(RunnerConfig(model=demo, **options))
     programs = runner._passes._programs
     bare, recorded = generate(runner, 6), programs.num_recorded
     assert recorded > 0
@@ -96,7 +103,9 @@ def test_a_step_with_adapters_is_no_recording_of_one_without(generate, demo, opt
     assert programs.num_recorded == recorded
     assert [step[1] for step in adapted] == [step[1] for step in bare], "row 2 has none"
     assert adapted == generate(
-        TorchRunner(demo, **options | {"backend": "reference"}), 6, adapters={0: "one", 3: "two"}
+        TorchRunner(RunnerConfig(model=demo, **options | {"backend": "reference"})),
+        6,
+        adapters={0: "one", 3: "two"},
     )
     assert generate(runner, 6) == bare
 
@@ -110,9 +119,9 @@ def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(
         tries.append(1)
         raise RuntimeError("no")
 
-    runner = TorchRunner(demo, **options | {"backend": "cpu"})
+    runner = TorchRunner(RunnerConfig(model=demo, **options | {"backend": "cpu"}))
     monkeypatch.setattr(runner._passes._programs._kernels, "capture", refuse)
-    without = TorchRunner(demo, **options | {"backend": "cpu"})
+    without = TorchRunner(RunnerConfig(model=demo, **options | {"backend": "cpu"}))
     without._passes._programs = None
     assert generate(runner, 5) == generate(without, 5)
     assert len(tries) == 3, "to its tokens, to its logits, and to its hidden states"
@@ -120,7 +129,7 @@ def test_a_shape_that_cannot_be_recorded_is_computed_and_not_tried_again(
 
 
 def test_the_reference_is_not_recorded(demo, options):
-    assert TorchRunner(demo, **options)._passes._programs is None
+    assert TorchRunner(RunnerConfig(model=demo, **options))._passes._programs is None
 
 
 VOCAB_SIZE = 4096
@@ -194,8 +203,8 @@ def _allowed(row, position):
     ids=["before", "after", "now and then"],
 )
 def test_recorded_steps_draw_what_masks_allow_whenever_those_come(demo, options, come):
-    runner = TorchRunner(demo, **options | {"backend": "cpu"})
-    without = TorchRunner(demo, **options | {"backend": "cpu"})
+    runner = TorchRunner(RunnerConfig(model=demo, **options | {"backend": "cpu"}))
+    without = TorchRunner(RunnerConfig(model=demo, **options | {"backend": "cpu"}))
     without._passes._programs = None
     found = _guided_tokens(runner, 20, come)
     assert found == _guided_tokens(without, 20, come)
@@ -207,7 +216,7 @@ def test_recorded_steps_draw_what_masks_allow_whenever_those_come(demo, options,
 
 
 def test_steps_with_long_prompts_are_recorded_only_if_they_come_often(demo, options):
-    runner = TorchRunner(demo, **options | {"backend": "cpu"})
+    runner = TorchRunner(RunnerConfig(model=demo, **options | {"backend": "cpu"}))
     programs = runner._passes._programs
     few, many = SimpleNamespace(positions=range(64)), SimpleNamespace(positions=range(65))
     few.context_lengths = many.context_lengths = range(2)

@@ -1,0 +1,53 @@
+"""Operations of a group's member with the others: with all, with those of its stage, and with the stages beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pageant.kernels.collectives.base import Collectives
+from pageant.kernels.collectives.stage_links import StageLinks
+
+__all__ = ["GroupOperations"]
+
+
+class GroupOperations:
+    """A member's side of its group.
+
+    Each of its collectives has an order of its own, so that ranks of different stages may be at different steps.
+
+    Args:
+        everyone: of all members.
+        stage: of those of this member's stage; the same where there is one stage.
+    """
+
+    def __init__(self, everyone: Collectives, stage: Collectives | None = None) -> None:
+        self.everyone = everyone
+        self.stage = everyone if stage is None else stage
+        self.links: StageLinks | None = None
+        """To the stages beside this member's; None where there is one stage."""
+        if stage is not None:
+            self.links = StageLinks(everyone, stage.size)
+
+    @property
+    def rank(self) -> int:
+        """This member's number among all; 0 is the leader."""
+        return self.everyone.rank
+
+    @property
+    def size(self) -> int:
+        """Members of the group."""
+        return self.everyone.size
+
+    @property
+    def _all(self) -> Sequence[Collectives]:
+        return (self.everyone,) if self.stage is self.everyone else (self.everyone, self.stage)
+
+    def abort(self, reason: str) -> None:
+        """End every wait of this member and of the others, and all later ones. Called from any thread."""
+        for collectives in self._all:
+            collectives.abort(reason)
+
+    def close(self) -> None:
+        """Leave the group. For the computing thread, when nothing is computed any more."""
+        for collectives in self._all:
+            collectives.close()

@@ -1,0 +1,112 @@
+// Keys and values in 8 bits: a head of one token as codes with a scale, and back (kernels/quantized_kv.py).
+#pragma once
+
+#include <algorithm>
+
+#include "base/kv_layout.h"
+#include "base/rows.h"
+
+namespace kv_codes {
+
+typedef uint8_t vc __attribute__((vector_size(W)));  // W codes
+typedef int8_t vsc __attribute__((vector_size(W)));
+typedef int16_t vsh __attribute__((vector_size(W * 2)));
+
+// Whole numbers from -127 to 127.
+struct Int8 {
+    static constexpr float LARGEST = 127.0f, UNIT = 1.0f;
+
+    static vf numbers(vc codes) {
+#if defined(__AVX512F__)
+        return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)codes));
+#elif defined(__AVX2__)
+        return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)&codes)));
+#else
+        return __builtin_convertvector((vsc)codes, vf);
+#endif
+    }
+    // To nearest, ties to even: the last bits of what is added have the weight of one.
+    static vu codes(vf x) { return (vu)(x + splat(0x1.8p23f)); }
+};
+
+// e4m3fn: four bits of exponent, three of mantissa.
+struct Fp8 {
+    static constexpr float LARGEST = 448.0f, UNIT = 256.0f;
+
+    // As float16 they are 2**8 too small, subnormal ones too.
+    static vf numbers(vc codes) {
+#if defined(__AVX512F__)
+        const vsh bits = (vsh)_mm256_slli_epi16(_mm256_cvtepu8_epi16((__m128i)codes), 8);
+#elif defined(__AVX2__)
+        const vsh bits = (vsh)_mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i*)&codes)), 8);
+#else
+        const vsh bits = __builtin_convertvector(codes, vsh) << 8;
+#endif
+        return from_half((vh)(bits >> 1 & int16_t(0xbfff)));
+    }
+    // To nearest, ties to even. Subnormal numbers are rounded by adding a number whose last bit has the weight of theirs.
+    static vu codes(vf x) {
+        const vu sign = (vu)x >> 24 & 0x80u, size = (vu)x & 0x7fffffffu;
+        const vu small = (vu)((vf)size + splat(0x1p14f)) - 0x46800000u;
+        const vu normal = (size - 0x3c000000u + 0x7ffffu + (size >> 20 & 1u)) >> 20;
+        return (size < 0x3c800000u ? small : normal) | sign;
+    }
+};
+
+inline vc load_codes(const uint8_t* p, int n) {
+    if (n == W) return load<vc>(p);
+    vc part = {};
+    std::memcpy(&part, p, n);
+    return part;
+}
+inline void store_codes(uint8_t* p, vu codes, int n) {
+    const vc bytes = __builtin_convertvector(codes & 0xffu, vc);
+    std::memcpy(p, &bytes, n);
+}
+
+// The largest of the sizes of n numbers; NaN, if one of them is not finite.
+template <class T>
+float largest_size(const T* x, int64_t n) {
+    vf largest = {}, zeros = {};
+    along(n, [&](int64_t i, int count) {
+        const vf v = get(x + i, count);
+        largest = max((vf)((vu)v & 0x7fffffffu), largest);
+        zeros += v * splat(0.0f);
+    });
+    return maximum(largest) + sum(zeros);
+}
+
+template <class Code, class T>
+float encode(const T* x, int64_t n, uint8_t* codes) {
+    const float scale = largest_size(x, n) / Code::LARGEST;
+    const vf by = splat(scale > 0 ? scale : 1.0f), most = splat(Code::LARGEST);
+    along(n, [&](int64_t i, int count) {
+        store_codes(codes + i, Code::codes(max(min(get(x + i, count) / by, most), -most)), count);
+    });
+    return scale;
+}
+
+template <class Code, class T>
+void decode(const uint8_t* codes, float scale, int64_t n, T* to) {
+    const vf by = splat(scale * Code::UNIT);
+    along(n, [&](int64_t i, int count) { put(to + i, Code::numbers(load_codes(codes + i, count)) * by, count); });
+}
+
+}  // namespace kv_codes
+
+// Writes the codes and the scale of one head.
+template <class T>
+void encode_head(KvFormat format, const T* x, int64_t n, char* codes, char* scale) {
+    auto* to = reinterpret_cast<uint8_t*>(codes);
+    const float made = format == KvFormat::INT8 ? kv_codes::encode<kv_codes::Int8>(x, n, to) : kv_codes::encode<kv_codes::Fp8>(x, n, to);
+    std::memcpy(scale, &made, sizeof made);
+}
+
+// Reads one head, rounded once, to T.
+template <class T>
+void decode_head(KvFormat format, const char* codes, const char* scale, int64_t n, T* to) {
+    auto* from = reinterpret_cast<const uint8_t*>(codes);
+    const float by = load<float>(scale);
+    if (format == KvFormat::INT8) kv_codes::decode<kv_codes::Int8>(from, by, n, to);
+    else kv_codes::decode<kv_codes::Fp8>(from, by, n, to);
+}
