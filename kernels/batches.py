@@ -10,11 +10,15 @@ from torch import Tensor
 
 __all__ = [
     "NO_BIASES",
+    "UNMASKED",
+    "VOID",
     "AttentionBatch",
     "ExpertBiases",
     "HeadNorms",
     "KVCache",
+    "Narrowed",
     "NeededLogits",
+    "NeededRest",
     "SamplingTensors",
     "TokenLogprobs",
     "TokenMasks",
@@ -138,7 +142,7 @@ class TokenMasks(NamedTuple):
 
 class NeededLogits(NamedTuple):
     """The logits of a step that will be read, for backends that compute others not at all
-    (`pageant.kernels.cpu.narrowing`).
+    (`RecordingKernels.narrow`).
     """
 
     which: Tensor
@@ -181,3 +185,37 @@ class TokenLogprobs(NamedTuple):
     """int32 [R, k]: the first k tokens by rank."""
     top: Tensor
     """float32 [R, k]: theirs."""
+
+
+UNMASKED, VOID = -1, -2
+"""Slots in a table of masks: of rows that may sample any token, and of rows that sample none."""
+
+
+class Narrowed(NamedTuple):
+    """The outcome of `narrow`.
+
+    Hidden states [R, N] are in the `order` in which they are needed, int64 [R]: first those whose logits are
+    needed whole, which are `needed`. `patience`, int64 [R + 1], is the time to wait for masks then: none where
+    no rows are left. `spared`, int64 [1], is the share of all logits that need not be computed with the masks
+    in the table, in millionths. `began`, int64 [1], is the time at which all of this was known, in nanoseconds
+    of a steady clock.
+    """
+
+    hidden: Tensor
+    order: Tensor
+    needed: NeededLogits
+    patience: Tensor
+    came: Tensor
+    spared: Tensor
+    began: Tensor
+
+
+class NeededRest(NamedTuple):
+    """The outcome of `narrow_rest`: the logits that are needed then, and the place of each row, int64 [R].
+
+    `narrow`, int64 [1], is the number of rows that are not needed whole.
+    """
+
+    needed: NeededLogits
+    places: Tensor
+    narrow: Tensor

@@ -15,6 +15,7 @@ import secrets
 from dataclasses import dataclass
 
 from pageant.kernels.collectives.base import GroupMisuse
+from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.library import GroupFunctions, load_library
 
 __all__ = ["RANKS_MAX", "Segment", "SegmentAddress", "group_functions"]
@@ -28,9 +29,12 @@ _SLOT_BYTES_MIN = 64 << 10
 def group_functions() -> GroupFunctions:
     """Return the library's functions of groups.
 
-    Raises GroupMisuse where there are none, and pageant.kernels.cpu.BuildError where nothing can be compiled.
+    Raises GroupMisuse where there are none, or where nothing can be compiled.
     """
-    functions = load_library().group
+    try:
+        functions = load_library().group
+    except BuildError as error:
+        raise GroupMisuse(f"shared memory without its library: {error}") from error
     if functions is None or not hasattr(os, "memfd_create"):
         raise GroupMisuse("shared memory of ranks on this system; expected Linux. Use Gloo instead")
     return functions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
@@ -14,6 +16,8 @@ from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, noting, pla
 from pageant.kernels.reference import ReferenceKernels
 
 __all__ = ["ACTIVATIONS", "CompiledKernels"]
+
+log = logging.getLogger("pageant.kernels")
 
 # The library's numbers of activations.
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "clamped_swiglu": 3}
@@ -36,8 +40,10 @@ _ROWS_ALIKE = 80
 _GATED_MORE, _QUANTIZED_GATED_MORE = 8, 80
 
 
-class CompiledKernels(ReferenceKernels):
-    """The compiled `Kernels` of a level: the best one of this machine, unless it is named.
+class CompiledKernels:
+    """State that all parts of the CPU backend share: the library of a level, memory for results, and fallbacks.
+
+    The level is the best one of this machine, unless it is named.
 
     Raises BuildError where the library can be neither found nor compiled.
     """
@@ -63,6 +69,17 @@ class CompiledKernels(ReferenceKernels):
         takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
         self.quantized_tiles = frozenset(takers)
         self.halves = frozenset(dtype for dtype, functions in self._functions.items() if functions.screen)
+
+        self._reference = ReferenceKernels()
+        self.fallbacks: Counter[str] = Counter()
+        """Calls that the reference computed, by function, since the C++ has none for their case."""
+
+    def _fall_back(self, function: str) -> ReferenceKernels:
+        """Return the reference, for a call of `function` that the C++ cannot compute. Counts it, and logs the first."""
+        if not self.fallbacks[function]:
+            log.info("the reference computes some calls of %s, which is slower", function)
+        self.fallbacks[function] += 1
+        return self._reference
 
     def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Call `run` and record its kernel calls. Return the function that repeats them in the same memory,

@@ -1,54 +1,19 @@
 """Narrowing of logits: computes only those that masks leave.
 
 Between `narrow` and `narrow_rest`, the logits of rows that are needed whole can be computed while masks are
-awaited. Rows have slots in a table of masks, as for `CpuKernels.sample_by_table`: a row in slot UNMASKED may
+awaited. Rows have slots in a table of masks, as for `sample_by_table`: a row in slot UNMASKED may
 sample any token, and one in slot VOID samples none.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import NeededLogits
+from pageant.kernels.base import Narrowed, NeededLogits, NeededRest
 from pageant.kernels.cpu.compiled import CompiledKernels
 
-__all__ = ["UNMASKED", "VOID", "Narrowed", "NarrowingKernels", "Rest"]
-
-# Slots of rows without a mask and of void rows, as in slots.h.
-UNMASKED, VOID = -1, -2
-
-
-class Narrowed(NamedTuple):
-    """The outcome of `narrow`.
-
-    Hidden states [R, N] are in the `order` in which they are needed, int64 [R]: first those whose logits are
-    needed whole, which are `needed`. `patience`, int64 [R + 1], is the time to wait for masks then: none where
-    no rows are left. `spared`, int64 [1], is the share of all logits that need not be computed with the masks
-    in the table, in millionths. `began`, int64 [1], is the time at which all of this was known, in nanoseconds
-    of a steady clock.
-    """
-
-    hidden: Tensor
-    order: Tensor
-    needed: NeededLogits
-    patience: Tensor
-    came: Tensor
-    spared: Tensor
-    began: Tensor
-
-
-class Rest(NamedTuple):
-    """The outcome of `narrow_rest`: the logits that are needed then, and the place of each row, int64 [R].
-
-    `narrow`, int64 [1], is the number of rows that are not needed whole.
-    """
-
-    needed: NeededLogits
-    places: Tensor
-    narrow: Tensor
+__all__ = ["NarrowingKernels"]
 
 
 class NarrowingKernels(CompiledKernels):
@@ -117,7 +82,7 @@ class NarrowingKernels(CompiledKernels):
         table: Tensor,
         expected: Tensor,
         narrowed: Narrowed,
-    ) -> Rest:
+    ) -> NeededRest:
         """Return the further logits that are needed now: rows whose masks have not come are needed whole.
 
         Mutates `narrowed`, which `narrow` returned for the same arguments (hidden [R, N], slots int64 [R]): its
@@ -135,7 +100,7 @@ class NarrowingKernels(CompiledKernels):
             narrowed.needed.which.data_ptr(),
             *(part.data_ptr() for part in (places, needed, narrow_rows)),
         )
-        return Rest(NeededLogits(needed), places, narrow_rows)
+        return NeededRest(NeededLogits(needed), places, narrow_rows)
 
 
 def _rows(hidden: Tensor) -> tuple[int, ...]:

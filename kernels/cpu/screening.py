@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import NeededLogits, SamplingTensors
-from pageant.kernels.cpu.narrowing import NarrowingKernels
+from pageant.kernels.cpu.compiled import CompiledKernels
 from pageant.kernels.panels import PANEL_ROWS
 from pageant.kernels.quantized import QuantizedWeight
 
 __all__ = ["ScreeningKernels"]
 
 
-class ScreeningKernels(NarrowingKernels):
+class ScreeningKernels(CompiledKernels):
     """The `Kernels` of recordings that screen logits."""
 
     def screen(self, hidden: Tensor, head: QuantizedWeight, params: SamplingTensors) -> NeededLogits:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pageant.kernels.base import NO_BIASES, ExpertBiases, NeededLogits
 from pageant.kernels.cpu.compiled import ACTIVATIONS
+from pageant.kernels.cpu.layers import LayerKernels
 from pageant.kernels.cpu.products import (
     expert_weights,
     low_rank_products,
@@ -22,7 +23,6 @@ from pageant.kernels.cpu.products import (
     tiled_gated_product,
     tiled_product,
 )
-from pageant.kernels.cpu.screening import ScreeningKernels
 from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight, empty_quantized, in_parts
 from pageant.kernels.tiled import LinearWeight, TiledWeight
@@ -33,7 +33,7 @@ __all__ = ["WeightKernels"]
 _QUANTIZED_TOGETHER = 8 << 20
 
 
-class WeightKernels(ScreeningKernels):
+class WeightKernels(LayerKernels):
     """The `Kernels` that multiply, embed and quantise."""
 
     def linear(self, x: Tensor, weight: LinearWeight, bias: Tensor | None = None) -> Tensor:
@@ -42,7 +42,7 @@ class WeightKernels(ScreeningKernels):
         functions, rows = self._functions.get(x.dtype), x.shape[0]
         if isinstance(weight, QuantizedWeight):
             if functions is None:
-                return super().linear(x, weight, bias)
+                return self._fall_back("linear").linear(x, weight, bias)
             weight = self._as_taken(weight, x.dtype)
             y = self._empty(x.dtype, rows, weight.shape[0])
             quantized_product(functions, x, weight, bias, y.data_ptr(), None, self.rows_alike)
@@ -68,7 +68,7 @@ class WeightKernels(ScreeningKernels):
             elif isinstance(weight, QuantizedWeight):
                 quantized_gated_product(self._library, x, weight, bias, y, number)
             return y
-        return super().gated_linear(x, weight, bias, activation)
+        return self.act_and_mul(self.linear(x, weight, bias), activation)
 
     def _gates_at_once(self, weight: LinearWeight, rows: int) -> bool:
         """Tell whether `gated_linear` of `rows` rows of bfloat16 never has the product in memory."""
@@ -76,20 +76,11 @@ class WeightKernels(ScreeningKernels):
             return rows > self.gated_more
         return isinstance(weight, QuantizedWeight) and weight.in_tiles and rows > self.quantized_gated_more
 
-    def gather_columns(self, x: Tensor, order: Tensor) -> Tensor:
-        """Return x [T, N] of any dtype with its columns in another order; see `Kernels.gather_columns`."""
-        functions = self._functions.get(x.dtype)
-        if functions is None:
-            return super().gather_columns(x, order)
-        y = self._empty(x.dtype, *x.shape)
-        functions.gather_columns(x.data_ptr(), x.stride(0), order.data_ptr(), *x.shape, y.data_ptr())
-        return y
-
     def add_low_rank(self, x: Tensor, y: Tensor, additions: Sequence[Addition]) -> None:
         """See `Kernels.add_low_rank`."""
         functions = self._functions.get(x.dtype)
         if functions is None:
-            super().add_low_rank(x, y, additions)
+            self._fall_back("add_low_rank").add_low_rank(x, y, additions)
         else:
             low_rank_products(functions, x, y, additions)
 
@@ -101,7 +92,7 @@ class WeightKernels(ScreeningKernels):
         functions, rows = self._functions.get(hidden.dtype), hidden.shape[0]
         whole = isinstance(weight, Tensor)
         if functions is None or (whole and rows > self.rows_own_max[hidden.dtype]):
-            return super().logits(hidden, weight)
+            return self._fall_back("logits").logits(hidden, weight)
         which, logits = (None, None) if needed is None else (needed.which, needed.into)
         if logits is None:
             logits = self._empty(torch.float32, rows, weight.shape[0])
@@ -121,7 +112,7 @@ class WeightKernels(ScreeningKernels):
         weight = self._tiled_or_plain(weight, dtype)
         functions = self._functions.get(dtype)
         if functions is None or (isinstance(weight, Tensor) and weight.dtype != dtype):
-            return super().embed(token_ids, weight, dtype)
+            return self._fall_back("embed").embed(token_ids, weight, dtype)
         rows, inputs = len(token_ids), weight.shape[1]
         embedded = self._empty(dtype, rows, inputs)
         if isinstance(weight, TiledWeight):
@@ -151,7 +142,7 @@ class WeightKernels(ScreeningKernels):
         """See `Kernels.quantize`."""
         functions = self._functions.get(weight.dtype)
         if functions is None:
-            return super().quantize(weight, into)
+            return self._fall_back("quantize").quantize(weight, into)
         weight = weight if weight.stride(1) == 1 else weight.contiguous()
         for part, room in in_parts(weight, into, _QUANTIZED_TOGETHER):
             rows = empty_quantized(room.shape, into.bits, "cpu") if into.in_tiles else room
@@ -171,7 +162,7 @@ class WeightKernels(ScreeningKernels):
         """See `Kernels.route`."""
         functions = self._functions.get(logits.dtype)
         if functions is None:
-            return super().route(logits, top_k, normalise)
+            return self._fall_back("route").route(logits, top_k, normalise)
         tokens, num_experts = logits.shape
         weights = torch.empty(tokens, top_k, dtype=torch.float32)
         experts = torch.empty(tokens, top_k, dtype=torch.int64)
@@ -207,7 +198,7 @@ class WeightKernels(ScreeningKernels):
                 gate_up, down = gate_up.in_rows(), down.in_rows()
         ours = expert_weights(gate_up, down)
         if functions is None or ours is None:
-            return super().moe(
+            return self._fall_back("moe").moe(
                 x, gate_up, down, weights, experts, activation, biases=biases, unrounded=unrounded
             )
         tokens, hidden = x.shape

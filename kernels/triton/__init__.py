@@ -8,6 +8,9 @@ device: whoever calls sees to it that this is the tensors' own. Products with wh
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+
+import torch
 
 # As it has always been; Triton 3.9 warns where nothing is said, since its default is about to change.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -19,7 +22,7 @@ from pageant.kernels.triton.cache import move_kv, write_kv
 from pageant.kernels.triton.experts import moe, route
 from pageant.kernels.triton.heads import rope, rope_and_write_kv
 from pageant.kernels.triton.interpreting import mend_interpreter
-from pageant.kernels.triton.loading import count_loads
+from pageant.kernels.triton.loading import count_loads, is_loading, num_loaded, reset_loading
 from pageant.kernels.triton.logprobs import top_logprobs
 from pageant.kernels.triton.norms import (
     add_layer_norm,
@@ -66,3 +69,25 @@ class TritonKernels(ReferenceKernels):
     logits = staticmethod(logits)
     sample = staticmethod(sample)
     top_logprobs = staticmethod(top_logprobs)
+
+    def num_loaded(self) -> int:
+        """See `PreparedKernels.num_loaded`."""
+        return num_loaded()
+
+    def is_loading(self) -> bool:
+        """See `PreparedKernels.is_loading`."""
+        return is_loading()
+
+    def precompile(self, compute: Callable[[], None], device: torch.device) -> None:
+        """See `PreparedKernels.precompile`."""
+        from pageant.kernels.triton.precompiling import collect_launches, compile_in_parallel
+
+        reset_loading()
+        with collect_launches() as launches:
+            compute()
+        compile_in_parallel(list(launches), _architecture(device))
+
+
+def _architecture(device: torch.device) -> str:
+    """Return the device's compute capability as compilers write it, such as sm_90."""
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))

@@ -182,10 +182,9 @@ def _why_no_memory() -> str:
     """Return why members of one host cannot share memory; "" if they can."""
     from pageant.kernels.collectives.base import GroupMisuse
     from pageant.kernels.collectives.segment import group_functions
-    from pageant.kernels.cpu.build import BuildError
 
     try:
         group_functions()
-    except (GroupMisuse, BuildError) as error:
+    except GroupMisuse as error:
         return f"have no library to do so with: {error}"
     return ""

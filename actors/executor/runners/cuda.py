@@ -26,6 +26,7 @@ from pageant.actors.executor.runners.sampled_tokens import SampledTokens, sample
 from pageant.actors.executor.runners.staging import Staging
 from pageant.actors.executor.tiers.host_memory import DeviceHostMemory
 from pageant.kernels.base import AttentionBatch, SamplingTensors, TokenMasks
+from pageant.kernels.preparing import PreparedKernels
 
 __all__ = ["CudaRunner"]
 
@@ -74,21 +75,13 @@ class CudaRunner(TorchRunner):
     def preparations(self) -> dict[str, int]:
         """See `ModelRunner`."""
         captured = self._graphs.num_captured if self._graphs is not None else 0
-        loaded = 0
-        if self._kernels.name == "triton":
-            from pageant.kernels.triton.loading import num_loaded
-
-            loaded = num_loaded()
+        loaded = self._kernels.num_loaded() if isinstance(self._kernels, PreparedKernels) else 0
         return {"kernels_loaded": loaded, "graphs_captured": captured}
 
     @property
     def is_preparing(self) -> bool:
         """See `ModelRunner`."""
-        if self._kernels.name != "triton":
-            return False
-        from pageant.kernels.triton.loading import is_loading
-
-        return is_loading()
+        return isinstance(self._kernels, PreparedKernels) and self._kernels.is_loading()
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -97,14 +90,8 @@ class CudaRunner(TorchRunner):
         Kernels are compiled by processes of their own, side by side, where that has not been done before.
         """
         with self._on_device():
-            if self._kernels.name == "triton":
-                from pageant.kernels.triton.loading import reset_loading
-                from pageant.kernels.triton.precompiling import collect_launches, compile_in_parallel
-
-                reset_loading()
-                with collect_launches() as launches:
-                    self._compute_all_kinds()
-                compile_in_parallel(list(launches), _architecture(self.device))
+            if isinstance(self._kernels, PreparedKernels):
+                self._kernels.precompile(self._compute_all_kinds, self.device)
             self._compute_all_kinds()
             if self._graphs is not None:
                 self._graphs.prepare()
@@ -289,8 +276,3 @@ class CudaRunner(TorchRunner):
         hidden = self._decoder.forward(nothing, nothing, batch, caches)
         if self._decoder.spec.has_head:
             self._decoder.logits(hidden[:1].expand(max_num_seqs, -1).contiguous())
-
-
-def _architecture(device: torch.device) -> str:
-    """The device's compute capability as compilers write it, such as sm_90."""
-    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))

@@ -21,9 +21,7 @@ from torch import Tensor
 
 from pageant.actors.executor.guided.keeping import SOON_SECONDS, patience_by_late
 from pageant.actors.executor.guided.masks import GuidedStep, HeldMasks
-from pageant.kernels.base import NeededLogits, SamplingTensors
-from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.cpu.narrowing import UNMASKED, VOID
+from pageant.kernels.base import UNMASKED, VOID, NeededLogits, RecordingKernels, SamplingTensors
 
 __all__ = ["Awaiting", "GuidedEnds", "Logits", "MaskTiming", "Played", "ShapeEnd", "unheld"]
 
@@ -108,7 +106,7 @@ def _averaged(average: float, latest: float) -> float:
 
 
 class _Recorded(NamedTuple):
-    """Memory that a recording leaves when it is played. For all but the logits, see `CpuKernels`."""
+    """Memory that a recording leaves when it is played. For all but the logits, see `RecordingKernels`."""
 
     logits: Tensor
     places: Tensor
@@ -154,7 +152,7 @@ class GuidedEnds:
     """
 
     def __init__(
-        self, kernels: CpuKernels, logits: Logits, tokens_max: int, clock: Callable[[], float]
+        self, kernels: RecordingKernels, logits: Logits, tokens_max: int, clock: Callable[[], float]
     ) -> None:
         self._kernels, self._logits, self._clock = kernels, logits, clock
         self._slots, self._positions = (torch.zeros(tokens_max, dtype=torch.int64) for _ in range(2))

@@ -13,8 +13,7 @@ from torch import Tensor
 from pageant.actors.executor.batch.inputs import AdaptedTokens, EmbeddedTokens, Packed, StepInputs
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.programs import Awaiting, StepPrograms
-from pageant.kernels.base import AttentionBatch, KVCache
-from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.base import AttentionBatch, KVCache, RecordingKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Embedded, Wanted
 
@@ -51,7 +50,12 @@ class Passes:
         self._kv_caches = kv_caches
         self._last_drawn = last_drawn
         self._programs: StepPrograms | None = None
-        if records and isinstance(decoder.kernels, CpuKernels) and not decoder.taps and decodes(decoder):
+        if (
+            records
+            and isinstance(decoder.kernels, RecordingKernels)
+            and not decoder.taps
+            and decodes(decoder)
+        ):
             self._programs = StepPrograms(
                 self.forward,
                 decoder.logits,

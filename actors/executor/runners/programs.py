@@ -28,8 +28,7 @@ from torch import Tensor
 from pageant.actors.executor.batch.inputs import Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.runners.graphs import Forward
 from pageant.actors.executor.runners.guided_ends import Awaiting, GuidedEnds, Logits, ShapeEnd, unheld
-from pageant.kernels.base import AttentionBatch, SamplingTensors
-from pageant.kernels.cpu import CpuKernels
+from pageant.kernels.base import AttentionBatch, RecordingKernels, SamplingTensors
 from pageant.kernels.quantized import QuantizedWeight
 from pageant.kernels.tiled import LinearWeight
 
@@ -80,7 +79,7 @@ class StepPrograms:
         forward: Forward,
         logits: Logits,
         head: LinearWeight | None,
-        kernels: CpuKernels,
+        kernels: RecordingKernels,
         *,
         num_groups: int,
         max_num_seqs: int,

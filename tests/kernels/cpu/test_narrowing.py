@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pageant.kernels.base import SamplingTensors, TokenMasks
+from pageant.kernels.base import UNMASKED, VOID, SamplingTensors, TokenMasks
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.cpu.narrowing import UNMASKED, VOID
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import empty_quantized
 from pageant.kernels.tiled import LinearWeight, empty_tiled
