@@ -225,7 +225,7 @@ class WeightKernels(LayerKernels):
         """See `Kernels.weigh_experts`."""
         functions = self._functions.get(made.dtype)
         if functions is None:
-            return super().weigh_experts(made, weights)
+            return self._fall_back("weigh_experts").weigh_experts(made, weights)
         tokens, top_k, hidden = made.shape
         y = self._empty(made.dtype, tokens, hidden)
         functions.weigh_experts(made.data_ptr(), weights.data_ptr(), y.data_ptr(), tokens, top_k, hidden)

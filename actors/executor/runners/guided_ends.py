@@ -21,7 +21,8 @@ from torch import Tensor
 
 from pageant.actors.executor.guided.keeping import SOON_SECONDS, patience_by_late
 from pageant.actors.executor.guided.masks import GuidedStep, HeldMasks
-from pageant.kernels.base import UNMASKED, VOID, NeededLogits, RecordingKernels, SamplingTensors
+from pageant.kernels.base import UNMASKED, VOID, NeededLogits, SamplingTensors
+from pageant.kernels.recording import RecordingKernels
 
 __all__ = ["Awaiting", "GuidedEnds", "Logits", "MaskTiming", "Played", "ShapeEnd", "unheld"]
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from pageant.actors.executor.batch.inputs import AdaptedTokens, EmbeddedTokens, Packed, StepInputs
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.programs import Awaiting, StepPrograms
-from pageant.kernels.base import AttentionBatch, KVCache, RecordingKernels
+from pageant.kernels.base import AttentionBatch, KVCache
+from pageant.kernels.recording import RecordingKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Embedded, Wanted
 

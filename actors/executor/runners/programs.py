@@ -28,8 +28,9 @@ from torch import Tensor
 from pageant.actors.executor.batch.inputs import Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.runners.graphs import Forward
 from pageant.actors.executor.runners.guided_ends import Awaiting, GuidedEnds, Logits, ShapeEnd, unheld
-from pageant.kernels.base import AttentionBatch, RecordingKernels, SamplingTensors
+from pageant.kernels.base import AttentionBatch, SamplingTensors
 from pageant.kernels.quantized import QuantizedWeight
+from pageant.kernels.recording import RecordingKernels
 from pageant.kernels.tiled import LinearWeight
 
 __all__ = ["Awaiting", "StepPrograms"]
