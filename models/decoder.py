@@ -104,6 +104,10 @@ class Decoder(Protocol):
         """
         ...
 
+    def pass_over(self, num_tokens: int) -> None:
+        """Take what the stage before left of a step of so many tokens, which is not computed here."""
+        ...
+
     def forward(
         self,
         token_ids: Tensor,

@@ -82,6 +82,10 @@ class FallbackDecoder:
         """See `Decoder.join`."""
         raise NotImplementedError("transformers' own modelling code is not shared out")
 
+    def pass_over(self, num_tokens: int) -> None:
+        """See `Decoder.pass_over`."""
+        raise NotImplementedError("transformers' own modelling code is not divided into stages")
+
     def forward(
         self,
         token_ids: Tensor,

@@ -157,6 +157,10 @@ class NativeDecoder:
             return self._pass_on(hidden, residual)
         return hidden if self._final_norm is None else self._final_norm.add(hidden, residual)[0]
 
+    def pass_over(self, num_tokens: int) -> None:
+        """See `Decoder.pass_over`."""
+        self._receive(num_tokens)
+
     def _receive(self, num_tokens: int) -> tuple[Tensor, Tensor]:
         """Return what the layers of the stage before left of a step: hidden and residual, [T, hidden_size] each."""
         assert self._links is not None, "a stage computes once its group has met"

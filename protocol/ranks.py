@@ -161,6 +161,8 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """int64 [T], where there are trees of drafts; empty where not."""
     adapted: tuple[TokensAdapted, ...] = ()
     embedded_tokens: tuple[TokensEmbedded, ...] = ()
+    token_ids: Int32Vector = msgspec.field(default_factory=int32)
+    """int32 [T], in a group in stages, if they are known; else the leader sends them to the first stage later."""
 
 
 class Order(Message, frozen=True, kw_only=True):

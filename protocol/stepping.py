@@ -217,3 +217,5 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     """What the weights are called that it computes with, all its life."""
     whole_prompts: bool = False
     """Each sequence is computed whole, in one step, and nothing of it is kept: tokens attend to those that follow."""
+    stages: int = 1
+    """Stages of layers, each of which can compute another plan at the same time."""

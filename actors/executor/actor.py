@@ -158,6 +158,7 @@ class Executor(Leading, Adapting, Succeeding):
                 multi_step=self._takes_multi_step,
                 weight_version=self.options.weight_version,
                 whole_prompts=self._runner.whole_prompts,
+                stages=self.options.pipeline_parallel,
             ),
         )
 

@@ -81,6 +81,8 @@ class ExecutorCore:
         """Whether the thread is given launches while it has some: not where another waits for tokens."""
         self._num_launches = 0
         """How many launches were handed over; those that were recalled count again."""
+        self._with_thread: list[Step] = []
+        """The step of each launch that was handed over and has not come back, recalled ones included."""
         self._move: Move | None = None
         """The move that is being made; the first of `_moving`."""
         self._fetching: Step | None = None
@@ -196,7 +198,8 @@ class ExecutorCore:
         if first is None:
             return None
         move, incarnation = first
-        foreign = any(step.incarnation != incarnation for step in self.steps if step.state > PACKED)
+        computing = chain(self._with_thread, (step for step in self.steps if step.state > PACKED))
+        foreign = any(step.incarnation != incarnation for step in computing)
         return None if foreign else move
 
     def moved(self, seconds: float) -> None:
@@ -220,11 +223,14 @@ class ExecutorCore:
         step.void = self.batch.guiding.void_places(inputs.rows, inputs.sampling.position, inputs.blind)
         step.become(LAUNCHED)
         self._num_launches += 1
+        self._with_thread.append(step)
         self._out.append(Launch(step, step.work(self._num_launches)))
 
     def launched(self, step: Step, outcome: Launched | None, now: float) -> None:
         """Take in what came of a launch: tokens, or a step that awaits masks. None is a launch that was recalled."""
+        self._with_thread.remove(step)
         if outcome is None:
+            self._order_move()  # which may have waited for this launch to come back
             return
         step.launched, step.computed = outcome, outcome.computed
         if outcome.drawn is not None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from pageant import kernels
+from pageant.actors.executor.group_shape import GroupShape
 from pageant.actors.runtime import ActorOptions, devices
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.adapters import AddedAdapter
@@ -23,29 +24,13 @@ if TYPE_CHECKING:
     from pageant.kernels.collectives.group_operations import GroupOperations
     from pageant.models.sharding import ExpertSharing, Shard
 
-__all__ = ["ExecutorOptions", "GroupShape", "load_weights", "make_runner", "runner_config"]
+__all__ = ["ExecutorOptions", "load_weights", "make_runner", "runner_config"]
 
 THREADS_MAX = 1024
 RANKS_MAX = 64
 """Members of a group: more than the key heads of any model that is known here."""
 SCRATCH_STEPS = 3
 """Steps whose blocks are held at once, where nothing is kept from one to the next: one is computed, two planned."""
-
-
-class GroupShape(NamedTuple):
-    """Stages of a group of executors, and members of each. Member 0, the leader, is of the last stage."""
-
-    each: int
-    stages: int
-
-    @property
-    def size(self) -> int:
-        """Return how many members there are."""
-        return self.each * self.stages
-
-    def stage_of(self, rank: int) -> int:
-        """Return a member's stage, from 0 on. Members of a stage are neighbours."""
-        return self.stages - 1 - rank // self.each
 
 
 class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
@@ -375,8 +360,11 @@ def _member_runner(*, operations: GroupOperations, **others: Any) -> Callable[..
     """Return the runner's class for this rank of a group."""
     from pageant.actors.executor.groups.following_runner import FollowingRunner
     from pageant.actors.executor.groups.leading_runner import LeadingRunner
+    from pageant.actors.executor.groups.staged_runners import StagedFollower, StagedLeader
 
-    return FollowingRunner if operations.rank else LeadingRunner
+    if operations.links is None:
+        return FollowingRunner if operations.rank else LeadingRunner
+    return StagedFollower if operations.rank else StagedLeader
 
 
 def load_weights(

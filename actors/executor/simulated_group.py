@@ -107,6 +107,9 @@ class SimulatedLeader(SimulatedRunner):
         self._number = self._place = 0
         self._seen_elsewhere: Sequence[UInt64] = ()
 
+    def ordered(self, work: Work) -> None:
+        """See `LeadsOthers`."""
+
     def begin(self, work: Work) -> None:
         """See `LeadsOthers`."""
         self._number, self._place = work.number, 0

@@ -95,7 +95,7 @@ class Planner:
         self._whole_prompts = executor.whole_prompts
         threshold = 0 if executor.whole_prompts else self._limits.long_prefill_token_threshold
         self._chunk_max = threshold or self._limits.max_num_batched_tokens
-        self._running.reset(num_rows)
+        self._running.reset(num_rows, executor.stages)
         if self._speculator is not None:
             self._speculator.reset(num_rows)
 
@@ -112,7 +112,7 @@ class Planner:
                 quarantine=self._waiting.quarantine.active,
             )
         ]
-        if self.exchange is not None or len(self.computing) > rules.depth:
+        if self.exchange is not None or len(self.computing) > rules.depth_of(self._running.waves.count):
             return None
         if rules.awaits_drafts and self._awaits_drafts:
             return None

@@ -54,6 +54,13 @@ class Rules:
     continues: bool = False
     """A plan is of the rows of the last one under way, and is skipped if that one ends early."""
 
+    def depth_of(self, stages: int) -> int:
+        """Return how many plans there may be behind the one that is over next, on so many stages of layers.
+
+        Each stage has a plan of its own where plans may run ahead at all.
+        """
+        return self.depth + stages - 1 if self.depth else 0
+
 
 RULES = {
     Regime.LOCK_STEP: Rules(depth=0, awaits_drafts=True),

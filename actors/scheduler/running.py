@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pageant.actors.scheduler.lock_step import LockStep
 from pageant.actors.scheduler.request import Key, ScheduledRequest, State
 from pageant.actors.scheduler.scheduled_rows import ScheduledRows
+from pageant.actors.scheduler.waves import Waves
 from pageant.protocol.arrays import int32
 
 Int32 = npt.NDArray[np.int32]
@@ -36,8 +37,8 @@ class Running:
     def __init__(self) -> None:
         self.reset(0)
 
-    def reset(self, num_rows: int) -> None:
-        """Start with a new executor, whose batch is empty."""
+    def reset(self, num_rows: int, num_waves: int = 1) -> None:
+        """Start with a new executor, whose batch is empty, and whose rows decode in so many waves."""
         # Rows that no request holds. Held and free rows together are all rows, each once.
         self.free_rows = list(range(num_rows))[::-1]
         # Free rows of which no plan has told the executor.
@@ -74,6 +75,8 @@ class Running:
         self._has_stops = np.zeros(num_rows, np.bool_)
         # bool: the prompt is computed in chunks beside few others like it.
         self._is_long = np.zeros(num_rows, np.bool_)
+        # Which rows decode together.
+        self.waves = Waves(num_rows, num_waves)
         # Rows that speculate.
         self.lock_step = LockStep(num_rows)
         # bool: a sampled token comes late; nothing of the row is planned.
@@ -105,6 +108,7 @@ class Running:
         self._num_unsent[row] = len(request.output) - request.num_sent
         self._has_stops[row] = bool(request.params.stop_token_ids)
         self._is_long[row] = request.is_long
+        self.waves.admit(row, self._rows())
         self.lock_step.admit(row)
         self._stalled[row] = False
         self._allows_multi_step[row] = request.allows_multi_step
@@ -144,6 +148,8 @@ class Running:
         wanted = self._num_uncomputed(rows)
         if self.lock_step.has_begun:
             wanted = np.where(self.lock_step.are_held(rows, self._num_pending), np.int32(0), wanted)
+        if self.waves.count > 1:
+            wanted *= self.waves.are_in_turn(rows, wanted == 1, self._num_pending)
         lengths = wanted
         decoding = wanted == 1
         left = budget - int(np.count_nonzero(decoding))
@@ -236,6 +242,7 @@ class Running:
         self._num_computed[chunks.rows] += chunks.lengths * follows
         self._num_pending[chunks.rows] += chunks.draws * np.int32(chunks.num_steps)
         self.lock_step.planned(chunks.rows)
+        self.waves.planned()
 
     def computed(self, chunks: ScheduledRows) -> Bool:
         """Note that a plan is over. Return which of its rows belong to requests that have not ended: bool [R]."""

@@ -30,6 +30,16 @@ class StageLinks:
         """This rank's, from 0 on."""
         self._before, self._after = group.rank + each, group.rank - each
 
+    @property
+    def is_first(self) -> bool:
+        """Tell whether tokens are embedded on this rank."""
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Tell whether logits are computed on this rank."""
+        return self.stage == self.stages - 1
+
     def receive(self, tensor: Tensor) -> None:
         """Receive the next tensor of the stage before: [...] of its dtype and shape, mutated."""
         self._group.receive(tensor, self._before)

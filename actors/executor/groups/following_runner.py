@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from pageant.actors.executor.batch.scoring import PROMPT_LOGITS_MAX
@@ -36,10 +38,14 @@ class FollowingRunner(TorchRunner):
             GroupBroken: the group's operations have ended, or the leader computes another launch.
         """
         for place, step in enumerate(order.steps):
-            token_ids = self._word.hear(order.number, place, len(step.positions))
+            token_ids = self._hear(order.number, place, step)
             if token_ids is None:
                 return
             self._compute(step, token_ids)
+
+    def _hear(self, number: int, place: int, step: RankStep) -> npt.NDArray[np.int64] | None:
+        """Wait for the word of a step. Return its tokens, int64 [T], or None if it is not computed."""
+        return self._word.hear(number, place, len(step.positions))
 
     @torch.inference_mode()
     def _compute(self, step: RankStep, token_ids: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pageant.actors.executor.groups.joining import check_alike, check_cores, describe
 from pageant.actors.executor.groups.meeting import KeyQueue, Meeting, arranged
@@ -19,6 +19,7 @@ from pageant.protocol.errors import PeerGone
 from pageant.protocol.ranks import DescribeRank, FollowKeys, FormGroup, MeetingKey, MoveBlocks, TakeKeys
 
 if TYPE_CHECKING:
+    from pageant.actors.executor.groups.leading_thread import LeadsOthers
     from pageant.actors.executor.runners.model_runner import ModelRunner
 
 __all__ = ["Leading"]
@@ -43,6 +44,7 @@ class Leading(Member):
 
     _keys: KeyQueue
     """Keys of the leader's own, while the group meets."""
+    _runner: ModelRunner
     _joined: dict[str, Any]
     """The runner's arguments that a group's leader adds; see `make_runner`."""
 
@@ -135,7 +137,8 @@ class Leading(Member):
     def _order(self, work: Work) -> None:
         """Order a launch from the others, before the leader's own thread is given it."""
         if self.followers:
-            order = order_of(work)
+            leader = cast("LeadsOthers", self._runner)
+            order = order_of(work, leader.ordered(work))
             for name in self.followers:
                 self.tell(name, order)
 

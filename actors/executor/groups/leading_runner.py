@@ -34,12 +34,15 @@ class LeadingRunner(TorchRunner):
         self._place = 0
         super().__init__(config, operations=operations, **others)
 
+    def ordered(self, work: Work) -> None:
+        """See `LeadsOthers`. Tokens are said when a step begins."""
+
     def begin(self, work: Work) -> None:
-        """Begin a launch, which the others were ordered to compute."""
+        """See `LeadsOthers`."""
         self._number, self._left, self._place = work.number, work.steps, 0
 
     def finish(self) -> None:
-        """Have the others leave those steps of the launch that were not computed."""
+        """See `LeadsOthers`."""
         if self._place < len(self._left):
             self._word.end(self._number, self._place, len(self._left[self._place].positions))
         self._left = ()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.runners.model_runner import ModelRunner
 from pageant.actors.executor.work import Launched, Work
@@ -13,6 +16,12 @@ __all__ = ["LeadingThread", "LeadsOthers"]
 
 class LeadsOthers(ModelRunner, Protocol):
     """A model runner that has others compute each step with it."""
+
+    def ordered(self, work: Work) -> npt.NDArray[np.int64] | None:
+        """Note a launch that is ordered from the others. Return its tokens, int64 [T], if they go with the order.
+
+        Called on the actor's loop.
+        """
 
     def begin(self, work: Work) -> None:
         """Begin a launch, which the others were ordered to compute."""

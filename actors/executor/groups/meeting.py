@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pageant.actors.executor.options import GroupShape
+from pageant.actors.executor.group_shape import GroupShape
 from pageant.protocol.errors import ConfigurationError, PeerGone
 from pageant.protocol.ranks import FormGroup, MeetingKey, RankReady
 

@@ -17,12 +17,17 @@ __all__ = ["given_embeddings", "order_of", "packed_of", "with_adapters"]
 Int64 = npt.NDArray[np.int64]
 
 
-def order_of(work: Work) -> Order:
-    """Return the order of a launch. Its arrays are copies: the leader's may still change."""
-    return Order(number=work.number, steps=tuple(_rank_step(inputs) for inputs in work.steps))
+def order_of(work: Work, token_ids: Int64 | None = None) -> Order:
+    """Return the order of a launch. Its arrays are copies: the leader's may still change.
+
+    Args:
+        token_ids: int64 [T], of a launch of one step, if they go with the order.
+    """
+    known = int64() if token_ids is None else token_ids
+    return Order(number=work.number, steps=tuple(_rank_step(inputs, known) for inputs in work.steps))
 
 
-def _rank_step(inputs: StepInputs) -> RankStep:
+def _rank_step(inputs: StepInputs, token_ids: Int64) -> RankStep:
     prompt = None if inputs.scores is None else inputs.scores.prompt
     return RankStep(
         positions=_flat(inputs.positions),
@@ -40,6 +45,7 @@ def _rank_step(inputs: StepInputs) -> RankStep:
         embedded_tokens=tuple(
             TokensEmbedded(tokens=_flat(one.tokens), rows=one.rows.copy()) for one in inputs.embedded
         ),
+        token_ids=_flat(token_ids),
     )
 
 
