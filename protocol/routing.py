@@ -33,6 +33,8 @@ class Load(Message, frozen=True, kw_only=True):
     """Requests that hold none."""
     seconds_per_token: float
     """Seconds that a token more in a step takes; 0 while that is not known."""
+    output_tokens: float = 0.0
+    """Mean tokens of the outputs that ended lately; 0 while none has."""
 
 
 class Routed(Message, frozen=True, kw_only=True):
@@ -42,6 +44,8 @@ class Routed(Message, frozen=True, kw_only=True):
     """N prefixes of replicas; "" where none takes requests."""
     tickets: Int64Vector
     """int64 [N]: for `Submit.ticket`."""
+    expected_tokens: Int32Vector
+    """int32 [N]: for `Submit.expected_tokens`."""
 
 
 class Route(Request[Routed], frozen=True, kw_only=True):

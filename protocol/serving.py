@@ -106,6 +106,10 @@ class Submit(Message, frozen=True, kw_only=True):
     """Embeddings that stand in for the prompt's tokens, whose ids are placeholders then."""
     pooling: PoolingParams | None = None
     """The prompt's hidden states are pooled, and nothing is sampled. `params` then mean nothing."""
+    ticket: int = 0
+    """The router's decision that sent the request here; 0 is none."""
+    expected_tokens: int | None = None
+    """Tokens of the prompt that the router expects to be computed rather than cached."""
 
 
 class Abort(Message, frozen=True, kw_only=True):

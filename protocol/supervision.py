@@ -299,6 +299,32 @@ class AmendActor(Request[ActorAmended], frozen=True, kw_only=True):
     options: str
 
 
+class ReplicaChanged(Message, frozen=True, kw_only=True):
+    """The prefix of the replica that was added, marked or removed."""
+
+    prefix: str
+
+
+class AddReplicaActors(Request[ReplicaChanged], frozen=True, kw_only=True):
+    """Ask the supervisor to start the actors of another replica of the model with this prefix."""
+
+    model: str
+
+
+class MarkReplica(Request[ReplicaChanged], frozen=True, kw_only=True):
+    """Ask the supervisor to tell everybody how far a replica is being drained."""
+
+    prefix: str
+    draining: int
+    """See `pageant.protocol.replicas.DRAINING`; 0 ends it."""
+
+
+class RemoveReplicaActors(Request[ReplicaChanged], frozen=True, kw_only=True):
+    """Ask the supervisor to end the actors of a replica for good, with the processes that were theirs alone."""
+
+    prefix: str
+
+
 class GetDirectory(Request[Directory], frozen=True, kw_only=True):
     """Ask the supervisor for all nodes and actors."""
 

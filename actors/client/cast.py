@@ -11,7 +11,7 @@ import msgspec
 from pageant.actors.client.adapters import check_adapters, check_names
 from pageant.actors.client.tokenizers import revision_of, tokenizer_settings
 from pageant.actors.frontend.prompts import MAX_LOGPROBS
-from pageant.actors.runtime.replicating import is_replicated
+from pageant.actors.runtime.replicating import ROUTER, is_replicated
 from pageant.actors.runtime.resolving import Cast
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
@@ -42,6 +42,8 @@ def _called_for(topology: Topology) -> Iterator[str]:
     if isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS:
         yield DRAFTER
     yield LIFECYCLE
+    if any(part.replicas > 1 for part in (topology, *topology.models.values())):
+        yield ROUTER
     if HTTP in topology.actors or any(map(topology.settings.get, ("otlp_traces_endpoint", "vllm_metrics"))):
         yield OBSERVER
 
@@ -62,9 +64,9 @@ DEFAULT_CAST = Cast(
     root_actors=frozenset({FRONTEND, OBSERVER, LIFECYCLE}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset(
-        {"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER, LIFECYCLE}
+        {"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER, LIFECYCLE, ROUTER}
     ),
-    shared=frozenset({FRONTEND, HTTP, OBSERVER, LIFECYCLE}),
+    shared=frozenset({FRONTEND, HTTP, OBSERVER, LIFECYCLE, ROUTER}),
     extra_settings=frozenset(
         {
             *("served_model_name", "max_logprobs", "generation_config", "override_generation_config"),
@@ -77,6 +79,7 @@ DEFAULT_CAST = Cast(
         DRAFTER: "pageant.actors.drafter.actor:DrafterActor",
         OBSERVER: "pageant.actors.observer.actor:Observer",
         LIFECYCLE: "pageant.actors.lifecycle.actor:Lifecycle",
+        ROUTER: "pageant.actors.router.actor:Router",
     },
     called_for=_called_for,
     needs={"speculation": "scheduler", "adapters": "executor"},

@@ -41,9 +41,15 @@ class Moving:
 
     # Submissions.
 
-    def submit(self, names: Iterable[str], peers: Peers) -> None:
-        """Submit sequences of one request for the first time, all at one place, or once there is one."""
-        place = self._choose(peers)
+    def submit(self, names: Iterable[str], peers: Peers, advised: str = "") -> None:
+        """Submit sequences of one request for the first time, all at one place, or once there is one.
+
+        Args:
+            advised: the prefix of the place that the router advises; "" is none.
+        """
+        place = peers.places.get(advised)
+        if place is None or not place.is_open or not peers.model.is_replicated:
+            place = self._choose(peers)
         for name in names:
             self._submit(name, self._sequences[name], place)
 

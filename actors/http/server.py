@@ -358,7 +358,8 @@ class HttpServer(Frontend):
 
     def _fit(self, replica: str) -> None:
         """Let routes know how a model is served now."""
-        peers = self._peers[replica]
+        if (peers := self._peers.get(replica)) is None:
+            return  # the actor is no model's
         self.service.fit(replica, peers.model.max_model_len, peers.adapters, peers.adapter_owners)
         self.service.compute_with(replica, peers.weight_version, loaded=not peers.is_asleep)
 

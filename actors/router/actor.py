@@ -10,8 +10,7 @@ from pageant.actors.router.core import RouterCore
 from pageant.actors.router.policies import make_policy
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.runtime.address import EVERY_REPLICA, model_of, replica_of, role_of
-from pageant.protocol.arrays import int64
-from pageant.protocol.errors import PageantError
+from pageant.protocol.errors import BadRequest, PageantError
 from pageant.protocol.following import FollowBlocks
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.replicas import DRAINING
@@ -125,10 +124,10 @@ class Router(Actor):
         began = self.clock.now()
         core = self._cores.get(asked.model)
         if core is None:
-            return Routed(places=("",) * len(asked.lengths), tickets=int64([0] * len(asked.lengths)))
-        places, tickets = core.route(asked, began)
+            raise BadRequest(f"no model with replicas has the prefix {asked.model!r}", "model")
+        routed = core.route(asked, began)
         self._seconds += self.clock.now() - began
-        return Routed(places=tuple(places), tickets=int64(tickets))
+        return routed
 
     @receives
     def statistics(self, request: GetRouterStatistics) -> RouterStatistics:

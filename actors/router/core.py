@@ -16,12 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.router.index import PrefixIndex
-from pageant.actors.router.policies import ROW_TOKENS, Candidate, LeastLoaded, RoutedRequest, RoutingPolicy
+from pageant.actors.router.policies import OUTPUT_TOKENS, Candidate, LeastLoaded, RoutedRequest, RoutingPolicy
+from pageant.protocol.arrays import int32, int64
 from pageant.protocol.block_names import block_names, full_blocks, root_name
 from pageant.protocol.following import BlockEvents
-from pageant.protocol.routing import Load, ReplicaLoad, Route
+from pageant.protocol.routing import Load, ReplicaLoad, Route, Routed
 
 RECENT_SECONDS = 10.0
+REQUEST_TOKENS = 16
+"""Tokens that a request on its way counts for, beside those that are to be computed: it is going to say something."""
 TICKET_SECONDS = 2.0
 """Time for which a replica is charged with a request that its scheduler does not speak of: its frontend died."""
 SECONDS_PER_TOKEN = 1e-3
@@ -64,10 +67,11 @@ class Replica:
 
     def charge(self, ticket: int, tokens: int, now: float) -> None:
         """Add the work of a request, at `now` seconds."""
+        tokens += REQUEST_TOKENS
         self.charges[ticket] = Charge(tokens, now)
         self.charged_tokens += tokens
         self.requests += 1
-        self.recent, self.recent_at = self.recent_tokens(now) + tokens + ROW_TOKENS, now
+        self.recent, self.recent_at = self.recent_tokens(now) + tokens, now
 
     def recent_tokens(self, now: float) -> float:
         """Return the tokens that were sent there lately, as of `now` seconds."""
@@ -188,24 +192,25 @@ class RouterCore:
 
     # Decisions.
 
-    def route(self, asked: Route, now: float) -> tuple[list[str], list[int]]:
-        """Return where each request had best be submitted at `now` seconds ("" is nowhere), and the tickets."""
+    def route(self, asked: Route, now: float) -> Routed:
+        """Return where each request had best be submitted at `now` seconds."""
         self._index.expire(now)
         for replica in self._replicas.values():
             replica.expire(now)
-        places, tickets, start = [], [], 0
+        advice, start = [], 0
         for row, length in enumerate(asked.lengths.tolist()):
             token_ids = asked.token_ids[start : start + length]
             start += length
-            place, ticket = self._route(asked, row, token_ids, now)
-            places.append(place)
-            tickets.append(ticket)
-        return places, tickets
+            advice.append(self._route(asked, row, token_ids, now))
+        places, tickets, expected = zip(*advice, strict=True) if advice else ((), (), ())
+        return Routed(places=places, tickets=int64(tickets), expected_tokens=int32(expected))
 
-    def _route(self, asked: Route, row: int, token_ids: npt.NDArray[np.int32], now: float) -> tuple[str, int]:
+    def _route(
+        self, asked: Route, row: int, token_ids: npt.NDArray[np.int32], now: float
+    ) -> tuple[str, int, int]:
         there = {one.bit: one for one in self._replicas.values() if one.is_up and not one.is_draining}
         if not there:
-            return "", 0
+            return "", 0, len(token_ids)
         names: list[bytes] = []
         if not asked.has_embeddings[row]:
             root = root_name(asked.salts[row], asked.extra_keys[row], asked.adapters[row])
@@ -230,7 +235,7 @@ class RouterCore:
         self.decisions += 1
         self.tokens += len(token_ids)
         self.hit_tokens += cached
-        return chosen.name, ticket
+        return chosen.name, ticket, len(token_ids) - cached
 
     def _names(self, root: bytes, token_ids: npt.NDArray[np.int32]) -> list[bytes]:
         """Return the names of a prompt's full blocks. The last token is always computed, so that its block is none."""
@@ -248,9 +253,10 @@ class RouterCore:
             name=replica.name,
             cached_tokens=min(depth * self._block_size, num_tokens),
             waiting_tokens=replica.waiting_tokens,
-            running=replica.running + len(replica.charges),
+            running=replica.running,
             requests=replica.requests,
             seconds_per_token=seconds,
+            output_tokens=self._usual_output(),
             busy=replica.recent_tokens(now) * seconds / RECENT_SECONDS,
         )
 
@@ -259,6 +265,12 @@ class RouterCore:
         known = [one.load.seconds_per_token for one in self._replicas.values() if one.load is not None]
         known = [seconds for seconds in known if seconds > 0]
         return sum(known) / len(known) if known else SECONDS_PER_TOKEN
+
+    def _usual_output(self) -> float:
+        """Return the mean tokens of outputs, on all replicas."""
+        known = [one.load.output_tokens for one in self._replicas.values() if one.load is not None]
+        known = [tokens for tokens in known if tokens > 0]
+        return sum(known) / len(known) if known else OUTPUT_TOKENS
 
     def _choose(self, request: RoutedRequest, candidates: dict[str, Candidate]) -> Candidate:
         """Ask the policy. Where it fails, the least laden replica is chosen; the first failure is logged."""

@@ -15,8 +15,8 @@ from pageant.actors.runtime.classes import load_object
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 
-ROW_TOKENS = 16
-"""Tokens that a running request counts for: it takes some of every step that others wait for."""
+OUTPUT_TOKENS = 64
+"""Tokens of an output, where none has ended yet."""
 BUSY_SECONDS = 0.5
 """Seconds that a replica that was busy all the time lately counts for: prefixes settle where there is room for more."""
 WORK_WEIGHT = 1.0
@@ -52,13 +52,18 @@ class Candidate(msgspec.Struct, frozen=True):
     """Requests that were sent there so far."""
     seconds_per_token: float
     """Seconds that a token takes it."""
+    output_tokens: float = OUTPUT_TOKENS
+    """Mean tokens of the outputs there."""
     busy: float = 0.0
     """Share of the last seconds that the requests sent there take; above 1 where more came than it can compute."""
 
     @property
     def wait(self) -> float:
-        """Return the seconds that a request waits there before it is computed."""
-        return (self.waiting_tokens + ROW_TOKENS * self.running) * self.seconds_per_token
+        """Return the seconds that a request waits there for others.
+
+        It waits before it is computed, and in each of its own steps for those that run beside it.
+        """
+        return (self.waiting_tokens + self.output_tokens * self.running) * self.seconds_per_token
 
 
 class RoutingPolicy:

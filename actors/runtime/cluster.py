@@ -12,10 +12,12 @@ import logging
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
+from functools import partial
 
 from pageant.actors.runtime.address import AGENT, SUPERVISOR
 from pageant.actors.runtime.agent import NodeAgent
-from pageant.actors.runtime.launcher import Joining, Launcher, LauncherByNode
+from pageant.actors.runtime.growth import Growth
+from pageant.actors.runtime.launcher import Joining, LauncherByNode
 from pageant.actors.runtime.lives import RestartLimits
 from pageant.actors.runtime.logs import current_form
 from pageant.actors.runtime.node import Node
@@ -77,7 +79,7 @@ class Cluster:
         """
         topology = self.topology
         others = topology.listen is not None or any(node.process or node.joins for node in topology.nodes)
-        launcher = self._listen() if others else None
+        launchers = self._listen() if others else None
         endpoint = self._link.endpoint if self._link is not None else ""
         core = Supervision(
             *(topology.root, endpoint, topology.nodes, topology.actors, self._limits, topology.lease),
@@ -89,7 +91,9 @@ class Cluster:
             self.node.remote.connect(self._link, topology.root)
         self.node.on_agent_crash = self._end
         self._enlist(endpoint)
-        self._supervisor = RootSupervisor(core, launcher, self._roster.write if self._roster else None)
+        growth = None if topology.grow is None else Growth(topology, launchers)
+        written = self._roster.write if self._roster else None
+        self._supervisor = RootSupervisor(core, launchers, written, growth)
         collect = gc.collect if isinstance(self.node.platform, Machine) else None
         await self.node.add(AGENT + topology.root, 1, NodeAgent(self.node, collect=collect)).start()
         await self.node.add(SUPERVISOR, 1, self._supervisor).start()
@@ -102,7 +106,7 @@ class Cluster:
             except (OSError, TopologyError) as error:
                 log.warning("pageant ps will not list this topology: %s", error)
 
-    def _listen(self) -> Launcher:
+    def _listen(self) -> LauncherByNode:
         """Open the root's socket, and make the launcher of processes that join it."""
         topology = self.topology
         platform = self.node.platform
@@ -128,9 +132,11 @@ class Cluster:
         if topology.keys is not None:
             arguments += ["--keys", topology.keys]
         joining = Joining(self._link.endpoint, endpoint, tuple(arguments))
-        plans = {node.name: node.launcher for node in topology.nodes if node.launcher is not None}
-        made = {plan: platform.launcher(joining, plan) for plan in dict.fromkeys(plans.values())}
-        return LauncherByNode(platform.launcher(joining), {name: made[plan] for name, plan in plans.items()})
+        launchers = LauncherByNode(platform.launcher(joining), partial(platform.launcher, joining))
+        for node in topology.nodes:
+            if node.launcher is not None:
+                launchers.add(node.name, node.launcher)
+        return launchers
 
     @property
     def endpoint(self) -> str | None:

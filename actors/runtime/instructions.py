@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pageant.protocol.supervision import StartActor
 
-__all__ = ["Fence", "GiveUp", "Instruction", "Launch", "Publish", "Start", "Stop"]
+__all__ = ["Dismiss", "Fence", "GiveUp", "Instruction", "Launch", "Publish", "Start", "Stop"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Stop:
-    """Have a node's agent end a life of an actor, since its group has fallen."""
+    """Have a node's agent end a life of an actor, since its group has fallen or it has left the topology."""
 
     node: str
     name: str
@@ -59,4 +59,11 @@ class Publish:
     """Send every node the present directory."""
 
 
-Instruction = Launch | Start | Stop | GiveUp | Fence | Publish
+@dataclass(frozen=True)
+class Dismiss:
+    """End a node's process for good: the node has left the topology."""
+
+    node: str
+
+
+Instruction = Launch | Start | Stop | Dismiss | GiveUp | Fence | Publish

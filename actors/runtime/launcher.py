@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
@@ -136,11 +136,23 @@ class LauncherPlan:
 
 
 class LauncherByNode(Launcher):
-    """Delegates to a node's own launcher, or to a default one."""
+    """Delegates to a node's own launcher, or to a default one.
 
-    def __init__(self, other: Launcher, own: Mapping[str, Launcher]) -> None:
+    Args:
+        make: makes a launcher of a plan.
+    """
+
+    def __init__(self, other: Launcher, make: Callable[[LauncherPlan], Launcher]) -> None:
         super().__init__(other.joining)
-        self._other, self._own = other, own
+        self._other, self._make = other, make
+        self._made: dict[LauncherPlan, Launcher] = {}
+        self._own: dict[str, Launcher] = {}
+
+    def add(self, node: str, plan: LauncherPlan) -> None:
+        """Launch a node's processes by a launcher of this plan; nodes of one plan have one launcher."""
+        if plan not in self._made:
+            self._made[plan] = self._make(plan)
+        self._own[node] = self._made[plan]
 
     async def launch(self, node: str, incarnation: int) -> Process:
         return await self._own.get(node, self._other).launch(node, incarnation)
@@ -154,7 +166,7 @@ class LauncherByNode(Launcher):
             await launcher.close()
 
     def _all(self) -> list[Launcher]:
-        return list(dict.fromkeys((self._other, *self._own.values())))
+        return [self._other, *self._made.values()]
 
 
 class LocalProcesses(Launcher):

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
+from pageant.protocol.replicas import DRAINING
 from pageant.protocol.supervision import ActorEntry, Facts, NodeEntry, StartActor
 
 
@@ -109,6 +110,8 @@ class ActorLife(Life):
     """Facts of the latest life that was ready."""
     device: str | None = None
     """The device that it was given, if it wants any of a kind."""
+    draining: int = 0
+    """How far its replica is being drained; see `pageant.protocol.replicas.DRAINING`."""
     former: ActorPlan | None = None
     """The plan before a swap, until the successor has started; else None."""
 
@@ -136,7 +139,7 @@ class ActorLife(Life):
             incarnation=self.incarnation,
             up=self.up,
             features=self.features,
-            facts=self.facts,
+            facts={**self.facts, DRAINING: self.draining} if self.draining else self.facts,
             reason=self.reason,
             final=self.final,
             restarts=max(0, self.restarts),

@@ -75,6 +75,10 @@ class Resolved:
     seed: int
     placement: str
     lease: LeaseTerms
+    grow: Callable[[Indexes], Resolved] | None = None
+    """Returns the topology with other replicas, by their numbers; None where no model has any."""
+    replicas: Indexes = field(default_factory=dict)
+    """The numbers of each model's replicas, by its prefix."""
 
 
 def resolve(
@@ -100,7 +104,8 @@ def resolve(
         read_keys(Path(topology.keys))
     parts = {"": topology, **{f"{name}/": one for name, one in topology.models.items()}}
     indexes = indexes_of(topology, parts, present)
-    written = NodePlans(with_nodes(topology, indexes), local_devices() if devices is None else devices)
+    devices = local_devices() if devices is None else devices
+    written = NodePlans(with_nodes(topology, indexes), devices)
     root = written.root
     found = {f"{name}/": of for name, of in (of_models or {}).items()} | {"": settings or {}}
     chosen = {prefix: {**found.get(prefix, {}), **part.settings} for prefix, part in parts.items()}
@@ -166,6 +171,10 @@ def resolve(
         seed=topology.seed,
         placement=topology.placement,
         lease=LeaseTerms(topology.heartbeat_seconds, topology.suspicion_seconds),
+        grow=(lambda present: resolve(topology, cast, settings, of_models, devices, present))
+        if any(indexes.values())
+        else None,
+        replicas=indexes,
     )
 
 

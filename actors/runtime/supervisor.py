@@ -7,8 +7,19 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from pageant.actors.runtime.actor import Actor, receives
-from pageant.actors.runtime.instructions import Fence, GiveUp, Instruction, Launch, Publish, Start, Stop
+from pageant.actors.runtime.actor import receives
+from pageant.actors.runtime.elastic import ElasticSupervisor
+from pageant.actors.runtime.growth import Growth
+from pageant.actors.runtime.instructions import (
+    Dismiss,
+    Fence,
+    GiveUp,
+    Instruction,
+    Launch,
+    Publish,
+    Start,
+    Stop,
+)
 from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.restarts import Supervision
@@ -17,6 +28,7 @@ from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.recording import ActorDescription, GetActor
 from pageant.protocol.supervision import (
+    REMOVED,
     ActorAmended,
     ActorChanged,
     ActorFailed,
@@ -56,7 +68,7 @@ class _Swap:
     error: str = ""
 
 
-class RootSupervisor(Actor):
+class RootSupervisor(ElasticSupervisor):
     """Runs on the root node, for as long as the topology does."""
 
     def __init__(
@@ -64,8 +76,10 @@ class RootSupervisor(Actor):
         core: Supervision,
         launcher: Launcher | None,
         on_directory: Callable[[Directory], None] | None = None,
+        growth: Growth | None = None,
     ) -> None:
         super().__init__(self.Options())
+        self._growth = growth
         self._on_directory = on_directory
         self.core = core
         self._launcher = launcher
@@ -96,7 +110,7 @@ class RootSupervisor(Actor):
 
     @receives
     async def node_exited(self, event: NodeExited) -> None:
-        if not self._stopping:
+        if not self._stopping and self.core.has_node(event.node):
             log.error("node %s#%d is gone: %s", event.node, event.incarnation, event.reason)
             await self._carry_out(
                 self.core.node_exited(
@@ -253,6 +267,10 @@ class RootSupervisor(Actor):
                     self.tell(f"node/{node}", order)
                 case Stop(node, name, life, reason):
                     self.tell(f"node/{node}", StopActor(name=name, incarnation=life, reason=reason))
+                case Dismiss(node):
+                    self.tell(f"node/{node}", StopNode(reason=REMOVED))
+                    if (process := self._processes.pop(node, None)) is not None:
+                        self.spawn(self._end(node, process, STOP_SECONDS))
                 case Publish():
                     directory = self.core.directory()
                     if self._on_directory is not None:

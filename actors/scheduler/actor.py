@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.runtime.address import SUPERVISOR, replica_of
+from pageant.actors.runtime.address import SUPERVISOR, index_of, replica_of
 from pageant.actors.scheduler.backlog import Limits
 from pageant.actors.scheduler.core import BLOCKS, DETOKENIZER, DRAFTER, EXECUTOR, SchedulerCore
+from pageant.actors.scheduler.load import LoadMeter
 from pageant.actors.scheduler.policies import make_policy
 from pageant.protocol.adapters import AdapterUse, GetAdapterUse
 from pageant.protocol.allocation import Assigned, PoolReady
@@ -24,7 +25,8 @@ from pageant.protocol.lifecycle import (
 )
 from pageant.protocol.outputs import Stopped
 from pageant.protocol.replicas import MOVES, Move
-from pageant.protocol.roles import SCHEDULER
+from pageant.protocol.roles import ROUTER, SCHEDULER
+from pageant.protocol.routing import LOAD_SECONDS
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
@@ -119,6 +121,9 @@ class Scheduler(Actor):
         )
         if options.paused is not None:
             self.core.pause(options.paused)
+        self._meter = LoadMeter(self.core)
+        # The router is up, and is told of the work here.
+        self._has_router = self._tells_load = False
         # Set whenever a pause is complete, or is over.
         self._rested = asyncio.Event()
         self._awaits_deadlines = self._awaits_drafts = False
@@ -132,6 +137,8 @@ class Scheduler(Actor):
             self.watch(address)
         if self.options.speculation is not None and not self.options.speculation.on_device:
             self.watch(DRAFTER)
+        if index_of(replica_of(self.name)) is not None:
+            self.watch(ROUTER.name)
 
     def facts(self) -> Facts:
         """Return the facts that tell whether it is paused, and that its requests can be moved."""
@@ -145,6 +152,16 @@ class Scheduler(Actor):
             if address == DRAFTER and not self._awaits_drafts:
                 self._awaits_drafts = True
                 self.spawn(self._await_drafts())
+        if self._has_router and not self._tells_load:
+            self._tells_load = True
+            self.spawn(self._tell_load())
+
+    async def _tell_load(self) -> None:
+        """Tell the router of the work here, until nothing changes any more."""
+        while (load := self._meter.take()) is not None:
+            self.tell(ROUTER.name, load)
+            await asyncio.sleep(LOAD_SECONDS)
+        self._tells_load = False
 
     @receives
     def submit(self, message: Submit) -> None:
@@ -155,6 +172,8 @@ class Scheduler(Actor):
         elif known < self.sender_incarnation:
             self.core.frontend_gone(message.frontend)
         self._frontends[message.frontend] = self.sender_incarnation
+        if message.ticket and self._has_router:
+            self._meter.submitted(message.ticket)
         if message.resume is not None:
             self._follow_detokenizer(message.resume.detokenizer)
         self.core.submit(message, self.clock.now())
@@ -192,6 +211,8 @@ class Scheduler(Actor):
     @receives
     def stepped(self, message: StepResult) -> None:
         self.core.stepped(message, self.clock.now())
+        if self._has_router:
+            self._meter.stepped(self.core.step_tokens, message.seconds)
         self._flush()
 
     @receives
@@ -266,6 +287,10 @@ class Scheduler(Actor):
         """Send a new detokenizer the batches that were not acknowledged, and start to use a new drafter."""
         if event.address == DRAFTER and self.core.speculator is not None:
             self.core.speculator.drafter_up()
+        if event.address == ROUTER.name:
+            self._has_router = True
+            self._meter.start_over()
+            self._flush()
         if event.address == DETOKENIZER:
             self._detokenizer = max(self._detokenizer, event.incarnation)
             for batch in self.core.outputs.stream.resume(0):
@@ -280,6 +305,8 @@ class Scheduler(Actor):
             self.core.pool_gone(event.incarnation)
         elif event.address == DRAFTER:
             self.core.drafter_gone()
+        elif event.address == ROUTER.name:
+            self._has_router = False
         elif event.address == DETOKENIZER:
             self._follow_detokenizer(event.incarnation + 1)
         elif self._frontends.get(event.address, event.incarnation + 1) <= event.incarnation:

@@ -60,6 +60,8 @@ class SchedulerCore:
         self._manager = 0
         # Messages that the shell has not taken yet, in order, with their addresses.
         self._outbox: Outbox = []
+        # Tokens of the step that was computed last.
+        self.step_tokens = 0
         # Running requests free their memory as soon as no step is computed.
         self._releases = False
 
@@ -206,6 +208,7 @@ class SchedulerCore:
         if step is None:
             # The step was cancelled meanwhile.
             return
+        self.step_tokens = step.chunks.num_tokens
         self._results.take(step, message)
         if self.speculator is not None:
             propose = self.speculator.stepped(step.chunks, message, now)

@@ -26,6 +26,9 @@ from pageant.protocol.drafting import Speculation
 from pageant.protocol.lifecycle import PauseMode
 from pageant.protocol.serving import EndCause, Finished, FinishReason, Submit, spans_within
 
+OUTPUT_SHARE = 0.05
+"""Share of one output in the mean of those that ended lately."""
+
 
 class OpenRequests:
     """Open requests, in the order in which they came."""
@@ -57,6 +60,8 @@ class OpenRequests:
         self.weight_version = ""
         # Seconds of the shell's clock at the end of the last request that was no probe; None before the first.
         self.used_at: float | None = None
+        # Mean tokens of the outputs that ended lately; 0 before the first.
+        self.mean_output = 0.0
 
     def __len__(self) -> int:
         return len(self._by_serial)
@@ -266,6 +271,8 @@ class OpenRequests:
         self.counters.ended += 1
         if not request.is_probe:
             self.used_at = self.now
+            if length := len(request.output):
+                self.mean_output += (OUTPUT_SHARE if self.mean_output else 1.0) * (length - self.mean_output)
         if self.speculator is not None:
             self.speculator.forget(request)
         state, request.state = request.state, State.ENDED

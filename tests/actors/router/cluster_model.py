@@ -56,6 +56,7 @@ class ModelReplica:
     """Tokens that were computed here."""
     hit_tokens: int = 0
     """Tokens of prompts that were not."""
+    mean_output: float = 0.0
     is_stepping: bool = False
     loaded_at: float = -1.0
     is_loading: bool = False
@@ -146,7 +147,8 @@ class ModelCluster:
                 "has_embeddings": (False,),
             },
         )
-        (name,), (ticket,) = self.core.route(asked, self.now)
+        routed = self.core.route(asked, self.now)
+        (name,), (ticket,) = routed.places, routed.tickets.tolist()
         self.places.append(name)
         replica = self.replicas[name]
         new, gone = replica.take(
@@ -180,6 +182,9 @@ class ModelCluster:
                 self.waits.append(self.now - job.arrival.at)
             job.output -= 1
             if not job.output:
+                replica.mean_output += (0.05 if replica.mean_output else 1) * (
+                    job.arrival.output - replica.mean_output
+                )
                 replica.jobs.remove(job)
         self._publish(replica)
         self._begin(replica)
@@ -203,6 +208,7 @@ class ModelCluster:
             running=len(running),
             waiting=len(replica.jobs) - len(running),
             seconds_per_token=TOKEN_SECONDS / replica.speed,
+            output_tokens=replica.mean_output,
         )
 
     # What came of it.

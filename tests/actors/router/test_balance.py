@@ -80,3 +80,12 @@ def test_a_replica_that_is_half_as_fast_gets_about_half(seed):
     cluster = ModelCluster("prefix", [1.0, 1.0, 1.0, 0.5]).run(asked)
     *others, slow = cluster.computed
     assert 0.4 <= slow / np.mean(others) <= 0.6
+
+
+def test_long_outputs_do_not_all_gather_at_their_prefix():
+    """A prefix of 2,000 tokens is soon worth less than a replica that has nothing to do."""
+    random = np.random.default_rng(2)
+    prefix = prompt(random, [], 2000)
+    asked = arrivals(random, 600, 80.0, lambda _: (prompt(random, prefix, 20), 300))
+    cluster = ModelCluster("prefix", [1.0] * 4).run(asked)
+    assert max(cluster.computed) <= 1.3 * np.mean(cluster.computed)

@@ -1,0 +1,69 @@
+"""Replicas that are added to a topology, and taken out of it, while it runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from pageant.actors.runtime.address import index_of, model_of, replica_of, replica_prefix
+from pageant.actors.runtime.launcher import LauncherByNode
+from pageant.actors.runtime.plans import ActorPlan, NodePlan
+from pageant.actors.runtime.resolving import Resolved
+from pageant.actors.runtime.topology import REPLICAS_MAX
+from pageant.protocol.checks import expected
+from pageant.protocol.errors import BadRequest
+
+
+class Growth:
+    """Plans of further replicas, from the topology as it was written.
+
+    Args:
+        topology: the topology as it was started.
+        launchers: of its nodes; None where it has no other processes.
+    """
+
+    def __init__(self, topology: Resolved, launchers: LauncherByNode | None) -> None:
+        self._topology, self._launchers = topology, launchers
+
+    @staticmethod
+    def present(names: Iterable[str]) -> dict[str, tuple[int, ...]]:
+        """Return the numbers of each model's replicas that have actors of these names."""
+        found: dict[str, set[int]] = {}
+        for prefix in map(replica_of, names):
+            if (number := index_of(prefix)) is not None:
+                found.setdefault(model_of(prefix), set()).add(number)
+        return {model: tuple(sorted(numbers)) for model, numbers in found.items()}
+
+    def plan(self, model: str, names: Sequence[str]) -> tuple[str, list[NodePlan], list[ActorPlan]]:
+        """Return the prefix of another replica of a model, with the nodes and actors that it takes.
+
+        It has the lowest number that no replica has.
+
+        Args:
+            model: the prefix of the model.
+            names: of all actors that there are.
+
+        Raises:
+            BadRequest: the model has no replicas, or as many as there can be.
+            TopologyError: the topology has no room for another; its message says what is missing.
+        """
+        models = [prefix for prefix, numbers in self._topology.replicas.items() if numbers]
+        if model not in models:
+            known = [prefix.rstrip("/") for prefix in models]
+            raise BadRequest(f"model is {model.rstrip('/')!r}; {expected(model.rstrip('/'), known)}", "model")
+        present = dict.fromkeys(models, ()) | self.present(names)
+        if len(present[model]) >= REPLICAS_MAX:
+            raise BadRequest(f"there are {REPLICAS_MAX} replicas; expected no more", "model")
+        number = next(one for one in itertools.count() if one not in present[model])
+        present[model] = tuple(sorted((*present[model], number)))
+        assert self._topology.grow is not None, "a model has replicas"
+        grown, prefix = self._topology.grow(present), replica_prefix(model, number)
+        actors = [actor for actor in grown.actors if actor.name.startswith(prefix)]
+        homes = {actor.node for actor in actors}
+        nodes = [node for node in grown.nodes if node.name in homes]
+        for node in nodes:
+            if node.launcher is not None and self._launchers is not None:
+                self._launchers.add(node.name, node.launcher)
+        if self._launchers is None and any(node.process for node in nodes):
+            raise BadRequest("this topology is all in one process, and another replica needs its own")
+        return prefix, nodes, actors
