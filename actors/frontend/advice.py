@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -38,16 +38,16 @@ class Advice:
     Args:
         frontend: the actor that asks.
         model: the prefix of the model.
+        has_router: tells whether the router is up.
     """
 
-    def __init__(self, frontend: Actor, model: str) -> None:
-        self._frontend, self._model = frontend, model
-        self.is_router_up = False
+    def __init__(self, frontend: Actor, model: str, has_router: Callable[[], bool]) -> None:
+        self._frontend, self._model, self._has_router = frontend, model, has_router
         self._asked: list[tuple[Submit, asyncio.Future[Advised]]] = []
 
     async def ask(self, submit: Submit) -> Advised:
         """Return the advice on a request, by its first submission."""
-        if not self.is_router_up:
+        if not self._has_router():
             return NO_ADVICE
         answer: asyncio.Future[Advised] = asyncio.get_running_loop().create_future()
         self._asked.append((submit, answer))

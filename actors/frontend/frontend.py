@@ -13,7 +13,6 @@ import logging
 from collections import defaultdict
 from typing import Any
 
-from pageant.actors.frontend.advice import Advice, advised_submits
 from pageant.actors.frontend.describing import describe
 from pageant.actors.frontend.loading import LoadingOnDemand
 from pageant.actors.frontend.moving import Moving
@@ -26,7 +25,7 @@ from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequ
 from pageant.actors.frontend.submitting import submits
 from pageant.actors.frontend.tracing import Tracing, log_end
 from pageant.actors.runtime import Actor, receives
-from pageant.actors.runtime.address import model_of, replica_of, role_of
+from pageant.actors.runtime.address import model_of, replica_of
 from pageant.actors.runtime.streams import Arrival
 from pageant.actors.runtime.tracing import CURRENT
 from pageant.protocol.errors import (
@@ -42,15 +41,13 @@ from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import LearnModel, ModelLearned
 from pageant.protocol.logprobs import split_rows
 from pageant.protocol.replicas import Moved
-from pageant.protocol.roles import FRONTEND, ROUTER
+from pageant.protocol.roles import FRONTEND
 from pageant.protocol.sampling import SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch
 from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.supervision import ActorChanged, ActorDown, ActorUp
 
 OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all, with their aborts
-KEEPERS = ("scheduler", "detokenizer")  # of what they hold for a request, a new life knows nothing
-
 
 log = logging.getLogger("pageant.frontend")
 
@@ -71,7 +68,6 @@ class Frontend(Actor):
         self._numbers = itertools.count(1)
         self._peers = {model.replica: Peers(model) for model in options.served}
         self._moving = Moving(self, self._open, self._new_id)
-        self._advice = {model.replica: Advice(self, model.replica) for model in options.served}
         self._preparing = {name: Preparation(self, peers) for name, peers in self._peers.items()}
         self._tracing: Tracing | None = None
         loads = options.max_loaded_models is not None
@@ -83,8 +79,6 @@ class Frontend(Actor):
         for peers in self._peers.values():
             for address in peers.watched():
                 self.watch(address)
-        if any(model.is_replicated for model in self.options.served):
-            self.watch(ROUTER.name)
 
     async def on_stop(self) -> None:
         self._fail_all(PeerGone("the engine was closed while this request was open"))
@@ -227,15 +221,7 @@ class Frontend(Actor):
         )
         if not opening.is_probe:
             peers.metering.accepted(len(prepared.token_ids), found[0].params)
-        place = ""
-        if peers.model.is_replicated:
-            advised = await self._advice[peers.model.replica].ask(found[0])
-            if self._requests.get(opening.request_id) is not request:
-                return  # aborted meanwhile
-            found, place = advised_submits(found, advised), advised.place
-        for submit in found:
-            self._open[submit.request_id].begin(submit, self.clock.now())
-        self._moving.submit(request.wire_ids, peers, place)
+        await self._moving.submit(request, found)
         self._loading.load_if_wanted(peers)
 
     # From the topology.
@@ -331,32 +317,21 @@ class Frontend(Actor):
 
     @receives
     def peer_up(self, event: ActorUp) -> None:
-        if self._is_router(event, is_up=True):
+        if self._moving.is_router(event):
             return
         peers = self._peers_of(event.address)
         peers.came(event)
         self._loading.load_if_wanted(peers)
-        place = peers.place_of(event.address)
-        if place is not None and role_of(event.address) in KEEPERS:
-            self._moving.again(place)
-        self._moving.came(peers)
+        self._moving.came_up(peers, event)
 
     @receives
     def peer_changed(self, event: ActorChanged) -> None:
         """An actor of a model says something else of itself than when it came up."""
-        if self._is_router(event, is_up=True):
+        if self._moving.is_router(event):
             return
         peers = self._peers_of(event.address)
         peers.changed(event)
         self._moving.came(peers)
-
-    def _is_router(self, event: ActorUp | ActorChanged | ActorDown, *, is_up: bool) -> bool:
-        """Tell whether an event is the router's, and take note of that."""
-        if event.address != ROUTER.name:
-            return False
-        for advice in self._advice.values():
-            advice.is_router_up = is_up
-        return True
 
     @receives
     def moved(self, message: Moved) -> None:
@@ -375,7 +350,7 @@ class Frontend(Actor):
     @receives
     def peer_down(self, event: ActorDown) -> None:
         """Open requests wait for its next life; without one, those that need it end with a clear error."""
-        if self._is_router(event, is_up=False):
+        if self._moving.is_router(event):
             return
         peers = self._peers_of(event.address)
         place = peers.place_of(event.address)

@@ -8,17 +8,21 @@ and its end is on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
+from pageant.actors.frontend.advice import NO_ADVICE, Advice, advised_submits
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.frontend.places import Place
-from pageant.actors.frontend.requests import OpenSequence
+from pageant.actors.frontend.requests import OpenRequest, OpenSequence
 from pageant.actors.runtime import Actor
 from pageant.actors.runtime.address import role_of
 from pageant.protocol.replicas import MOVING, Move, Moved
-from pageant.protocol.serving import Abort
-from pageant.protocol.supervision import SWAPPED, ActorDown
+from pageant.protocol.roles import ROUTER
+from pageant.protocol.serving import Abort, Submit
+from pageant.protocol.supervision import SWAPPED, ActorChanged, ActorDown, ActorUp
 
+KEEPERS = ("scheduler", "detokenizer")
+"""Roles of which a new life knows nothing that the former held for a request."""
 SEQUENCE_TOKENS = 64
 """Tokens that an open sequence counts for beside those that are known."""
 
@@ -36,22 +40,42 @@ class Moving:
         self, frontend: Actor, sequences: dict[str, OpenSequence], new_id: Callable[[], str]
     ) -> None:
         self._frontend, self._sequences, self._new_id = frontend, sequences, new_id
+        self._advice: dict[str, Advice] = {}
+        self._has_router = False
         self.num_moved = 0
         """Sequences that were submitted at another place than before."""
 
     # Submissions.
 
-    def submit(self, names: Iterable[str], peers: Peers, advised: str = "") -> None:
-        """Submit sequences of one request for the first time, all at one place, or once there is one.
+    async def submit(self, request: OpenRequest, submits: list[Submit]) -> None:
+        """Submit the samples of a request for the first time, all at one place, or once there is one.
 
-        Args:
-            advised: the prefix of the place that the router advises; "" is none.
+        A model's only place is taken at once. Where there are several, the router is asked first.
         """
-        place = peers.places.get(advised)
+        peers, advised = request.peers, NO_ADVICE
+        if peers.model.is_replicated:
+            advised = await self._advice_on(peers).ask(submits[0])
+            submits = advised_submits(submits, advised)
+        place = peers.places.get(advised.place)
         if place is None or not place.is_open or not peers.model.is_replicated:
             place = self._choose(peers)
-        for name in names:
-            self._submit(name, self._sequences[name], place)
+        for submit in submits:
+            sequence = self._sequences.get(submit.request_id)
+            if sequence is not None:  # it was not aborted meanwhile
+                sequence.begin(submit, self._frontend.clock.now())
+                self._submit(submit.request_id, sequence, place)
+
+    def _advice_on(self, peers: Peers) -> Advice:
+        model = peers.model.replica
+        if model not in self._advice:
+            self._advice[model] = Advice(self._frontend, model, lambda: self._has_router)
+        return self._advice[model]
+
+    def is_router(self, event: ActorUp | ActorChanged | ActorDown) -> bool:
+        """Tell whether an event is the router's, and take note of whether it is up."""
+        if event.address == ROUTER.name:
+            self._has_router = not isinstance(event, ActorDown)
+        return event.address == ROUTER.name
 
     def _choose(self, peers: Peers) -> Place | None:
         if not peers.model.is_replicated:
@@ -88,6 +112,13 @@ class Moving:
         sequence.num_charged = 0
 
     # Moves.
+
+    def came_up(self, peers: Peers, event: ActorUp) -> None:
+        """Use an actor that is up. One that keeps something of requests knows none of them, and is told."""
+        place = peers.place_of(event.address)
+        if place is not None and role_of(event.address) in KEEPERS:
+            self.again(place)
+        self.came(peers)
 
     def came(self, peers: Peers) -> None:
         """Use a place that may take requests now, for those that wait for one or whose place lacks an actor."""

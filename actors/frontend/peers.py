@@ -15,6 +15,7 @@ from pageant.protocol.adapters import ADAPTER_OWNERS, ADAPTERS
 from pageant.protocol.errors import GivenUp
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import ASLEEP, PAUSED, WEIGHT_VERSION, ModelState
+from pageant.protocol.roles import ROUTER
 from pageant.protocol.supervision import REMOVED, ActorChanged, ActorDown, ActorUp
 
 CAST = ("tokenizer", *RUNNING_CAST)
@@ -66,6 +67,8 @@ class Peers:
         for role in CAST:
             every = EVERY_REPLICA if self.model.is_replicated and role != "tokenizer" else ""
             yield self.model.replica + every + role
+        if self.model.is_replicated:
+            yield ROUTER.name
 
     # Places.
 

@@ -16,6 +16,7 @@ from functools import partial
 
 from pageant.actors.runtime.address import AGENT, SUPERVISOR
 from pageant.actors.runtime.agent import NodeAgent
+from pageant.actors.runtime.elastic_supervision import ElasticSupervision
 from pageant.actors.runtime.growth import Growth
 from pageant.actors.runtime.launcher import Joining, LauncherByNode
 from pageant.actors.runtime.lives import RestartLimits
@@ -23,7 +24,6 @@ from pageant.actors.runtime.logs import current_form
 from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.platform import Link, Machine, Platform
 from pageant.actors.runtime.resolving import Resolved
-from pageant.actors.runtime.restarts import Supervision
 from pageant.actors.runtime.roster import Roster
 from pageant.actors.runtime.supervisor import RootSupervisor
 from pageant.actors.runtime.transport.errors import LinkRefused
@@ -81,7 +81,7 @@ class Cluster:
         others = topology.listen is not None or any(node.process or node.joins for node in topology.nodes)
         launchers = self._listen() if others else None
         endpoint = self._link.endpoint if self._link is not None else ""
-        core = Supervision(
+        core = ElasticSupervision(
             *(topology.root, endpoint, topology.nodes, topology.actors, self._limits, topology.lease),
             pid=self.node.platform.pid,
         )
@@ -144,7 +144,7 @@ class Cluster:
         return self._link.endpoint if self._link is not None else None
 
     @property
-    def supervision(self) -> Supervision:
+    def supervision(self) -> ElasticSupervision:
         """Return the supervisor's core: which actors live and why others do not. Use on this loop only."""
         assert self._supervisor is not None, "the cluster has not been started"
         return self._supervisor.core

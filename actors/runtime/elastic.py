@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pageant.actors.runtime.actor import Actor
+from pageant.actors.runtime.elastic_supervision import ElasticSupervision
 from pageant.actors.runtime.growth import Growth
 from pageant.actors.runtime.handlers import receives
 from pageant.actors.runtime.instructions import Instruction
-from pageant.actors.runtime.restarts import Supervision
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.supervision import AddReplicaActors, MarkReplica, RemoveReplicaActors, ReplicaChanged
 
@@ -16,7 +16,7 @@ from pageant.protocol.supervision import AddReplicaActors, MarkReplica, RemoveRe
 class ElasticSupervisor(Actor):
     """Base of the root supervisor: carries out what the lifecycle actor has decided about replicas."""
 
-    core: Supervision
+    core: ElasticSupervision
     _growth: Growth | None
 
     async def _carry_out(self, instructions: Sequence[Instruction]) -> None:

@@ -200,6 +200,14 @@ class NodePlans:
             seen.append((member, node, host, device, cores))
 
 
+def in_link_order(nodes: Mapping[str, NodePlan], root: str) -> tuple[NodePlan, ...]:
+    """Return the nodes in an order in which each can link to all before it.
+
+    Processes of this host listen where only this host reaches them, so they come before nodes of other hosts.
+    """
+    return tuple(sorted(nodes.values(), key=lambda node: (node.name != root, not node.may_be_far)))
+
+
 def fits(device: str, wanted: str) -> bool:
     """Tell whether a node that has `device` offers `wanted`."""
     return wanted in (device, FREE) or device.partition(":")[0] == wanted

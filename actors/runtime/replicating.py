@@ -134,3 +134,8 @@ def check_devices(members: Iterable[tuple[str, str, str]]) -> None:
                 f"{other} and {member} would both compute on {key[2]}; expected a device for each replica, such as "
                 f"nodes of the name gpu-{REPLICA_MARK} with the device cuda:{REPLICA_MARK}",
             )
+
+
+def is_of_model(name: str, prefix: str, role: str) -> bool:
+    """Tell whether an actor of that full name has a role for the model of that prefix, in any of its replicas."""
+    return role_of(name) == role and model_of(replica_of(name)) == prefix

@@ -19,13 +19,14 @@ from pageant.actors.runtime.address import index_of, model_of, replica_of, repli
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.devices import local_devices
 from pageant.actors.runtime.lease import LeaseTerms
-from pageant.actors.runtime.node_plans import UNPLACED, NodePlans, entry_of
+from pageant.actors.runtime.node_plans import UNPLACED, NodePlans, entry_of, in_link_order
 from pageant.actors.runtime.placement import place
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.replicating import (
     Indexes,
     check_devices,
     indexes_of,
+    is_of_model,
     replicas_near,
     replicated,
     with_nodes,
@@ -162,7 +163,7 @@ def resolve(
     check_devices((member, home if home in far else "", device) for member, home, device in on_devices)
     return Resolved(
         root=root,
-        nodes=_in_link_order(nodes, root),
+        nodes=in_link_order(nodes, root),
         actors=tuple(actors),
         wire=topology.wire,
         transport=topology.transport,
@@ -176,14 +177,6 @@ def resolve(
         else None,
         replicas=indexes,
     )
-
-
-def _in_link_order(nodes: Mapping[str, NodePlan], root: str) -> tuple[NodePlan, ...]:
-    """Return the nodes in an order in which each can link to all before it.
-
-    Processes of this host listen where only this host reaches them, so they come before nodes of other hosts.
-    """
-    return tuple(sorted(nodes.values(), key=lambda node: (node.name != root, not node.may_be_far)))
 
 
 def _with_device(cls: Any, name: str, spec: ActorSpec, device: str | None) -> dict[str, Any]:
@@ -355,17 +348,12 @@ def _check_settings(settings: Iterable[str], prefix: str, classes: Mapping[str, 
 
 def _check_needs(settings: Mapping[str, Any], prefix: str, classes: Mapping[str, Any], cast: Cast) -> None:
     for name, actor in cast.needs.items():
-        cls = next((one for full, one in classes.items() if _is_of(full, prefix, actor)), None)
+        cls = next((one for full, one in classes.items() if is_of_model(full, prefix, actor)), None)
         if settings.get(name) is not None and cls is not None and name not in cls.Options.__struct_fields__:
             raise TopologyError(
                 f"{entry_of(prefix + actor)}.class",
                 f"{cls.__qualname__} has no option {name!r}; expected a class that has, or no {name}",
             )
-
-
-def _is_of(name: str, prefix: str, role: str) -> bool:
-    """Tell whether an actor of that full name has a role for the model of that prefix, in any of its replicas."""
-    return role_of(name) == role and model_of(replica_of(name)) == prefix
 
 
 def _options(cls: Any, name: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> bytes:

@@ -14,7 +14,6 @@ from pageant.actors.runtime.bonds import Bonds
 from pageant.actors.runtime.device_placement import listed, place_by_device, unplaceable
 from pageant.actors.runtime.devices import choose
 from pageant.actors.runtime.instructions import (
-    Dismiss,
     Fence,
     GiveUp,
     Instruction,
@@ -25,7 +24,6 @@ from pageant.actors.runtime.instructions import (
 )
 from pageant.actors.runtime.lease import Leases, LeaseTerms
 from pageant.actors.runtime.lives import ActorLife, NodeLife, RestartLimits
-from pageant.actors.runtime.membership import Membership
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.protocol.supervision import SWAPPED, Directory, Facts
 
@@ -60,7 +58,6 @@ class Supervision:
         self._nodes = {plan.name: NodeLife(plan=plan) for plan in nodes}
         self._actors = {plan.name: ActorLife(plan=plan) for plan in actors}
         self._bonds = Bonds(self._actors)
-        self._membership = Membership(self._nodes, self._actors)
         self._version = self._visitors = 0
         root_state = self._nodes[root]
         root_state.begin()
@@ -360,36 +357,6 @@ class Supervision:
         """Return the time at which `tick` is next worth calling, or None."""
         times = [life.retry_at for life in (*self._nodes.values(), *self._actors.values())]
         return min((time for time in (*times, self.leases.look_at) if time is not None), default=None)
-
-    # Actors that come and go.
-
-    def add(self, nodes: Iterable[NodePlan], actors: Iterable[ActorPlan], now: float) -> list[Instruction]:
-        """Begin the lives of nodes and actors that are not there yet, at `now` seconds."""
-        new_nodes, new_actors = self._membership.add(nodes, actors)
-        launched = [self._launch(node, now) for node in new_nodes if node.plan.process]
-        placed = place_by_device(self._actors.values(), self._nodes.values())
-        begun = self._start([*new_actors, *placed])
-        return [*launched, Publish(), *begun, *self._give_up_unplaced()]
-
-    def remove(self, prefix: str) -> list[Instruction]:
-        """End the actors of a prefix for good, and the processes that were theirs alone."""
-        ends = self._membership.remove(prefix)
-        for end in ends:
-            if isinstance(end, Dismiss):
-                self.leases.end(end.node)
-        return [*ends, Publish()]
-
-    def drain(self, prefix: str, level: int) -> list[Instruction]:
-        """Tell the watchers of the actors of a prefix how far they are being drained."""
-        return [Publish()] if self._membership.drain(prefix, level) else []
-
-    def has_node(self, name: str) -> bool:
-        """Tell whether the topology has a node of that name."""
-        return name in self._nodes
-
-    def names(self) -> list[str]:
-        """Return the names of all actors."""
-        return [*self._actors]
 
     def all_up(self) -> bool:
         """Tell whether every actor takes messages."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from pageant.actors.runtime.actor import receives
 from pageant.actors.runtime.elastic import ElasticSupervisor
+from pageant.actors.runtime.elastic_supervision import ElasticSupervision
 from pageant.actors.runtime.growth import Growth
 from pageant.actors.runtime.instructions import (
     Dismiss,
@@ -22,7 +23,6 @@ from pageant.actors.runtime.instructions import (
 )
 from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.plans import ActorPlan
-from pageant.actors.runtime.restarts import Supervision
 from pageant.actors.runtime.swapping import successor
 from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.failure import printable
@@ -73,7 +73,7 @@ class RootSupervisor(ElasticSupervisor):
 
     def __init__(
         self,
-        core: Supervision,
+        core: ElasticSupervision,
         launcher: Launcher | None,
         on_directory: Callable[[Directory], None] | None = None,
         growth: Growth | None = None,
