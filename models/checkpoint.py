@@ -17,6 +17,7 @@ from pageant.models.gguf.folder import FILES, as_folder
 from pageant.models.hub import resolve
 from pageant.models.names import Names
 from pageant.models.pooling import PoolingSpec, read_pooling, read_purpose
+from pageant.models.quantization import OUTER
 from pageant.models.ready import ReadyWeights, find_method
 from pageant.models.spec import DecoderSpec, ModelSpec
 from pageant.models.tensor_checks import DTYPES, HEAD, MISMATCH, check_tensors
@@ -313,6 +314,17 @@ class Checkpoint:
                 f"quantization {quantization} for weights that {self._method.title} quantised",
                 "no quantization",
                 "Leave it out, or use the model's original checkpoint.",
+            )
+
+    def refuse_head_quantization(self, quantization: str | None) -> None:
+        """Raise CheckpointError where a head or an embedding that comes quantised is to be quantised once more."""
+        own = () if self.architecture is None or self.ready is None else self.ready.forms
+        if quantization is not None and self._method is not None and any(name in OUTER for _, name in own):
+            raise CheckpointError(
+                self.path,
+                f"head_quantization {quantization} for a head that {self._method.title} quantised",
+                "no head_quantization",
+                "Leave it out: the head is kept as it comes.",
             )
 
     def _name_of_tied(self, name: str, place: Place) -> str:

@@ -49,13 +49,15 @@ def load_decoder(
     kernels: Kernels,
     max_model_len: int | None = None,
     quantization: Quantization | None = None,
+    head_quantization: Quantization | None = None,
     progress: Progress | None = None,
     shard: Shard | None = None,
 ) -> Decoder:
     """Return the decoder of a checkpoint, its weights cast to `dtype` ("auto" is the checkpoint's own).
 
     With a `quantization`, each tensor is quantised as it is copied (see `quantization`). A checkpoint that comes
-    quantised (`ready`) is repacked while it is read, and takes none.
+    quantised (`ready`) is repacked while it is read, and takes none. With a `head_quantization`, embedding and head are
+    quantised so, whatever the layers are; a checkpoint whose own are quantised takes none.
     `max_model_len` is how many positions are served, where it is fewer than the checkpoint's: some rotary
     embeddings depend on it. `progress` is called with the bytes of weights read so far and in all. Files
     are memory-mapped, a part at a time, and copied tensor by tensor, cast on the way.
@@ -67,17 +69,20 @@ def load_decoder(
     torch_dtype = _DTYPES.get(checkpoint.dtype if dtype == "auto" else dtype)
     if torch_dtype is None:
         raise ValueError(f"unknown dtype {dtype!r}: expected one of {', '.join(('auto', *_DTYPES))}")
-    if quantization not in (None, *QUANTIZATIONS):
-        raise ValueError(f"unknown quantization {quantization!r}: expected one of {', '.join(QUANTIZATIONS)}")
+    for one in (quantization, head_quantization):
+        if one not in (None, *QUANTIZATIONS):
+            raise ValueError(f"unknown quantization {one!r}: expected one of {', '.join(QUANTIZATIONS)}")
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
+    checkpoint.refuse_head_quantization(head_quantization)
     if shard is not None:
         _refuse_shard(checkpoint, shard)
     if checkpoint.architecture is None:
-        if quantization is not None:
+        wanted = quantization or head_quantization
+        if wanted is not None:
             raise CheckpointError(
                 checkpoint.path,
-                f"quantization {quantization} for {checkpoint.config['architectures'][0]}, which transformers runs",
+                f"quantization {wanted} for {checkpoint.config['architectures'][0]}, which transformers runs",
                 "no quantization",
                 "Leave it out, or add a file to models/architectures.",
             )
@@ -89,7 +94,9 @@ def load_decoder(
         _check_tied_head(checkpoint, places)
     ready = checkpoint.ready
     forms = None if ready is None else ready.forms
-    decoder = NativeDecoder(spec, torch_dtype, device, kernels, max_model_len, quantization, forms, shard)
+    decoder = NativeDecoder(
+        spec, torch_dtype, device, kernels, max_model_len, quantization, head_quantization, forms, shard
+    )
     items = list(_items(checkpoint, places))
     report = _Report(progress, sum(item.num_bytes for item in items))
     for some in _parts(items):

@@ -47,13 +47,15 @@ class NativeDecoder:
         kernels: Kernels,
         max_model_len: int | None = None,
         quantization: Quantization | None = None,
+        head_quantization: Quantization | None = None,
         forms: Mapping[Key, Form] | None = None,
         shard: Shard | None = None,
     ) -> None:
         """`max_model_len` is how many positions are served, where it is fewer than the spec's.
 
-        Weights are kept in what `quantization` says, or in the forms that a quantised checkpoint's have. With `shard`,
-        they are those of a rank's share of the model that the spec describes.
+        Weights are kept in what `quantization` says, and embedding and head in `head_quantization` where it is given;
+        those that come quantised in the forms of their checkpoint. With `shard`, they are those of a rank's share
+        of the model that the spec describes.
         """
         self.windows = tuple(layer.window for layer in spec.layers)
         self.shard, self._joint = shard, None
@@ -70,7 +72,7 @@ class NativeDecoder:
         self.dtype = dtype
         self.device = torch.device(device)
         self.kernels = kernels
-        self._quantization = quantization
+        self._quantization, self._head_quantization = quantization, head_quantization
         self._forms = _of_layers(forms or {}, self._own_layers)
         self._links: StageLinks | None = None
         self.taps: tuple[int, ...] = ()
@@ -340,7 +342,9 @@ class NativeDecoder:
     def _bits(self, key: Key) -> Bits | None:
         """Bits of a weight; None is one in the decoder's dtype."""
         form = self._forms.get(key)
-        return quantized_bits(key[1], self._quantization) if form is None else form.bits
+        if form is not None:
+            return form.bits
+        return quantized_bits(key[1], self._quantization, self._head_quantization)
 
     @staticmethod
     def _fits(shape: tuple[int, ...], parts: Sequence[int]) -> bool:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["QUANTIZATIONS", "Quantization", "is_quantisable", "quantized_bits", "takes_order"]
+__all__ = ["OUTER", "QUANTIZATIONS", "Quantization", "is_quantisable", "quantized_bits", "takes_order"]
 
 Quantization = Literal["int8", "int4"]
 QUANTIZATIONS: tuple[Quantization, ...] = ("int8", "int4")
 
-_OUTER = frozenset({"embedding", "lm_head"})
+OUTER = frozenset({"embedding.weight", "lm_head.weight"})
+"""The weights outside of the layers, which `head_quantization` is about."""
+_OUTER = frozenset(name.removesuffix(".weight") for name in OUTER)
 _INNER = frozenset({"qkv", "o", "gate_up", "up", "down"})
 _SHARED = frozenset({"shared_gate_up", "shared_down"})
 _EXPERTS = frozenset({"expert_gate_up", "expert_down"})
@@ -33,10 +35,17 @@ def takes_order(name: str) -> bool:
     return name.removesuffix(".weight") in _INNER | _SHARED
 
 
-def quantized_bits(name: str, quantization: Quantization | None) -> Literal[8, 5, 4] | None:
-    """Bits of the weights of a tensor of `weights`; None is one that is not quantised."""
+def quantized_bits(
+    name: str, quantization: Quantization | None, head_quantization: Quantization | None = None
+) -> Literal[8, 5, 4] | None:
+    """Bits of the weights of a tensor of `weights`; None is one that is not quantised.
+
+    head_quantization: of the embedding and the head, where it is not None.
+    """
+    if name in OUTER:
+        quantization = head_quantization or quantization
     if quantization is None or not is_quantisable(name):
         return None
     if quantization == "int8":
         return 8
-    return 5 if name.removesuffix(".weight") in _OUTER else 4
+    return 5 if name in OUTER else 4

@@ -51,7 +51,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     dtype: str
     """The type of the weights."""
     quantization: str
-    """How weights are quantised while they are loaded; "" if they are not."""
+    """How weights, and then the head, are quantised while they are loaded; "" if they are not."""
     checkpoint: str
     """A digest of the checkpoint's configuration and of the headers of its weights."""
     members: int

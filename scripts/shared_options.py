@@ -74,6 +74,10 @@ SHARED = (
     Shared("dtype", str, MODEL, "auto, float32, bfloat16 or float16.", "auto"),
     Shared("quantization", str, MODEL, "int8 or int4: weights are quantised while they are loaded.", "none"),
     Shared(
+        *("head_quantization", str, MODEL, "int8 or int4: the same of embedding and head alone."),
+        "as quantization says",
+    ),
+    Shared(
         *("max_model_len", str, MODEL, "Most tokens of a request, output included; 4k is 4000, 4K 4096."),
         "what memory holds",
         more=NUMBER,

@@ -103,6 +103,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     quantization = _quantization(topology.settings.get("quantization"), checkpoint.quantization_method)
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
+    checkpoint.refuse_head_quantization(topology.settings.get("head_quantization"))
     _check_shares(topology, checkpoint)
     tokenizer = tokenizer_settings(topology.settings, path)
     spec, pooled = checkpoint.spec(), _pooled(checkpoint, tokenizer)

@@ -56,6 +56,7 @@ class EngineSettings(TypedDict, total=False):
     enable_prefix_caching: bool | None
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float", "half"] | None
     quantization: str | None
+    head_quantization: Literal["int8", "int4"] | None
     adapters: Mapping[str, str | Path] | None
     max_lora_rank: int | None
     device: str | None

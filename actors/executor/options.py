@@ -42,11 +42,11 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         adapters: the folders of the model's low-rank adapters, by name.
         added_adapters: those that were loaded while the model was served, by their keys (`protocol.adapters`). One
             that cannot be loaded any more is left out.
-        weight_version: what the weights in the model's folder are called. Others that are to be computed with need
-            another name.
+        weight_version: the name of the weights in the model's folder; other weights need another name.
         adapter_serial: how many there ever were, which the lifecycle actor counts.
         max_lora_rank: refuses larger ones.
         quantization: `int8` or `int4` weights, made while they are loaded; None leaves them in `dtype`.
+        head_quantization: the same of embedding and head alone; None is what `quantization` says.
         device: `cpu`, cores of it such as `cpu:0-3,8`, `cuda` or `cuda:N`.
         kernels: the backend, or `auto`.
         deterministic: a row's results are the same bits whatever else is in its step, and however its prompt is cut
@@ -54,8 +54,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
         block_size: tokens per KV block.
         max_num_seqs, max_model_len: the size of the batch.
         fit_max_model_len: lower `max_model_len` to what the KV cache holds, where nobody asked for it.
-        kv_cache_dtype: `int8` or `fp8` keys and values, with a scale for each token and head; `auto` is the model's own
-            dtype.
+        kv_cache_dtype: `int8` or `fp8` keys and values, scaled by token and head; `auto` is the model's own dtype.
         kv_cache_memory: for KV blocks, such as `4GiB`; None is a share of what is free.
         gpu_memory_utilization: of a GPU's memory, the share for weights, steps and KV blocks together.
         max_num_batched_tokens: of the largest step, for which a GPU's memory must do.
@@ -92,6 +91,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     weight_version: str = "default"
     max_lora_rank: int = 256
     quantization: Literal["int8", "int4"] | None = None
+    head_quantization: Literal["int8", "int4"] | None = None
     device: str = "cpu"
     kernels: str = "auto"
     deterministic: bool = False
@@ -333,6 +333,7 @@ def runner_config(options: ExecutorOptions, rank: int = 0) -> RunnerConfig:
         model=Path(options.model),
         dtype=options.dtype,
         quantization=options.quantization,
+        head_quantization=options.head_quantization,
         weight_version=options.weight_version,
         adapters=options.adapters,
         max_lora_rank=options.max_lora_rank,

@@ -57,7 +57,7 @@ def checkpoint(shape: str, cache: Path | None = None) -> Path:
     Args:
         cache: where such folders are kept; the user's cache folder where None.
     """
-    path = (cache or _cache()) / shape
+    path = (cache or cache_folder()) / shape
     if (path / "config.json").exists():
         return path
     print(f"making a model of random weights, {shape}, in {path} (once)", file=sys.stderr, flush=True)
@@ -70,7 +70,8 @@ def checkpoint(shape: str, cache: Path | None = None) -> Path:
     return path
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Return the folder in which benchmarks keep the models that they make."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "pageant" / "bench-models"
 

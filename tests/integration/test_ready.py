@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 import pageant
 from pageant.actors.runtime.topology import TopologyError
@@ -70,6 +72,30 @@ def test_a_quantised_draft_model_changes_no_token(folder: Path, expected: list[A
         assert _tokens(llm) == expected
 
 
+@pytest.mark.parametrize("speculation", [None, {"method": "ngram", "tokens": 3, "adaptive": False}], ids=str)
+async def test_an_adapter_comes_and_goes_on_quantised_weights(
+    folder: Path, save_adapter: Callable[..., Any], speculation: Any
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype="float32")
+    path = str(save_adapter(model, ("q_proj", "o_proj", "up_proj", "down_proj"), size=0.2).path)
+    settings = {name: value for name, value in SETTINGS.items() if name != "progress"}
+
+    async def tokens_of(engine: pageant.Engine, adapter: str | None) -> list[list[int]]:
+        some = (engine.complete(prompt, GREEDY, adapter=adapter) for prompt in PROMPTS)
+        return [output.outputs[0].token_ids for output in await asyncio.gather(*some)]
+
+    async with pageant.Engine(folder, **settings, adapters={"mine": path}) as engine:
+        right = {name: await tokens_of(engine, name) for name in (None, "mine")}
+    assert right[None] != right["mine"]
+    async with pageant.Engine(folder, **settings, speculation=speculation) as engine:
+        assert await tokens_of(engine, None) == right[None]
+        await engine.add_adapter("late", path)
+        found = await asyncio.gather(tokens_of(engine, None), tokens_of(engine, "late"))
+        assert found == [right[None], right["mine"]]
+        await engine.remove_adapter("late")
+        assert await tokens_of(engine, None) == right[None]
+
+
 def test_a_grammar_holds_on_quantised_weights(folder: Path) -> None:
     with pageant.LLM(folder, **SETTINGS) as llm:
         params = pageant.SamplingParams(
@@ -84,6 +110,17 @@ def test_a_grammar_holds_on_quantised_weights(folder: Path) -> None:
 def test_it_is_refused_where_it_would_be_quantised_once_more(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="quantization int8 for weights that GPTQ quantised"):
         pageant.LLM(folder, **SETTINGS, quantization="int8")
+
+
+def test_its_head_may_be_quantised_while_it_is_loaded(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level("INFO", "pageant.executor"),
+        pageant.LLM(folder, **SETTINGS, head_quantization="int8") as llm,
+    ):
+        (answer,) = llm.chat(QUESTION, GREEDY)
+    assert "with an int8 head" in caplog.text and "list" in answer.outputs[0].text.lower()
+    with pytest.raises(TopologyError, match=r"head_quantization: .*'int3'"):
+        topology.check({"model": str(folder), "head_quantization": "int3"})
 
 
 @pytest.mark.parametrize("name", ["gptq", "gptq_marlin"])

@@ -52,6 +52,18 @@ def test_every_weight_is_quantised_where_it_belongs(
     assert decoder.num_bytes < plain.num_bytes
 
 
+def test_embedding_and_head_may_have_a_quantization_of_their_own() -> None:
+    for name, inner, outer in (("qkv.weight", 4, None), ("embedding.weight", 8, 5), ("lm_head.weight", 8, 5)):
+        assert quantized_bits(name, "int4", "int8") == inner
+        assert quantized_bits(name, None, "int4") == outer
+    decoder = load_decoder(
+        Checkpoint(DEMO), kernels=kernels.load("reference"), quantization="int4", head_quantization="int8"
+    )
+    assert (
+        decoder._weights["embedding.weight"].bits == 8 and decoder._layer_weights[0]["qkv.weight"].bits == 4
+    )
+
+
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_logits_are_those_of_the_weights_that_were_quantised(
     any_family: Any, pages: Any, backend: str

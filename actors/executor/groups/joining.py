@@ -44,7 +44,7 @@ def describe(options: ExecutorOptions, rank: int, loaded: LoadedModel) -> RankRe
         torch=str(torch.__version__),
         kernels=f"{loaded.kernels.name} {level}".rstrip(),
         dtype=str(loaded.decoder.dtype).removeprefix("torch."),
-        quantization=options.quantization or "",
+        quantization=" ".join(filter(None, (options.quantization, options.head_quantization))),
         checkpoint=checkpoint_digest(Path(options.model)),
         members=options.num_members,
     )

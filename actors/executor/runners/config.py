@@ -25,6 +25,7 @@ class RunnerConfig:
     """The checkpoint's folder."""
     dtype: str
     quantization: Quantization | None = None
+    head_quantization: Quantization | None = None
     weight_version: str = ""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """Folders of low-rank adapters, by name."""

@@ -43,6 +43,7 @@ class ModelKey(NamedTuple):
     weight_version: str = ""
     shard: Shard | None = None
     """The share of the weights; None is all of them, whose sums are taken at once."""
+    head_quantization: Quantization | None = None
 
     @classmethod
     def of(cls, config: RunnerConfig) -> ModelKey:
@@ -50,7 +51,7 @@ class ModelKey(NamedTuple):
         return cls(
             *(str(config.model), config.dtype, config.device, config.backend, config.max_model_len),
             *(config.quantization, config.deterministic, config.max_lora_rank, config.weight_version),
-            config.shard,
+            *(config.shard, config.head_quantization),
         )
 
 
@@ -83,6 +84,7 @@ class LoadedModel:
             kernels=self.kernels,
             max_model_len=key.max_model_len,
             quantization=key.quantization,
+            head_quantization=key.head_quantization,
             progress=progress,
             shard=key.shard,
         )

@@ -1,13 +1,13 @@
 """Cost and gain of a KV cache in 8 bits: `python -m pageant.scripts.bench.kernels.kv_8_bits`.
 
 Attention of decodes over long contexts is timed in turns with the cache in bfloat16. The layers together have more keys
-and values than caches keep. With `--model` and `--text`, the perplexity of a text is measured with each cache.
+and values than caches keep. With `--model`, the perplexity of a text is measured with each cache: of `--text`, or of
+Python's documentation.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -23,7 +23,8 @@ from pageant.kernels.base import AttentionBatch, Kernels
 from pageant.kernels.quantized_kv import KVFormat, kv_dtype
 from pageant.models.kv_cache import KVLayout
 from pageant.scripts.bench.kernels.pairs import Pair, in_turn
-from pageant.scripts.report import machine
+from pageant.scripts.bench.quantized.smollm2 import documentation
+from pageant.scripts.report import publish
 
 FORMATS: tuple[KVFormat, ...] = ("int8", "fp8")
 HEADS, KV_HEADS, HEAD_DIM, BLOCK = 16, 8, 128, 16
@@ -97,9 +98,9 @@ def perplexity(model: str, text: str, name: KVFormat, windows: int, dtype: str) 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print figures, as JSON where that is asked for."""
+    """Print figures, and write them as JSON where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--context", type=int, default=4000)
@@ -110,27 +111,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
-    found: dict[str, Any] = {"machine": machine(), "pairs": [], "perplexity": {}}
+    pairs: list[Pair] = []
     with torch.inference_mode():
-        for pair in (
-            decode_pairs(kernels.load("cpu"), options.turns, options.context) if options.turns else ()
-        ):
-            found["pairs"].append(asdict(pair))
-            if not options.json:
-                print(
-                    f"{pair.name}: {pair.first_us} us in bfloat16, {pair.second_us}, {pair.ratio:.2f} times as fast"
-                )
-    text = "\n".join(path.read_text() for path in options.text)
+        if options.turns:
+            pairs = list(decode_pairs(kernels.load("cpu"), options.turns, options.context))
+    lines = [
+        f"{pair.name}: {pair.first_us} us in bfloat16, {pair.second_us}, {pair.ratio:.2f} times as fast"
+        for pair in pairs
+    ]
+    text = "\n".join(path.read_text() for path in options.text) or documentation()[1]
+    perplexities: dict[str, dict[KVFormat, float]] = {}
     for model in options.model:
         each = {
             name: perplexity(model, text, name, options.windows, options.dtype) for name in ("auto", *FORMATS)
         }
-        found["perplexity"][Path(model).name] = each
-        if not options.json:
-            more = ", ".join(f"{name} {each[name] / each['auto'] - 1:+.3%}" for name in FORMATS)
-            print(f"{model}: {each['auto']:.4f}; {more}")
-    if options.json:
-        print(json.dumps(found, indent=1))
+        perplexities[Path(model).name] = each
+        more = ", ".join(f"{name} {each[name] / each['auto'] - 1:+.3%}" for name in FORMATS)
+        lines.append(f"{model}: {each['auto']:.4f}; {more}")
+    publish({"pairs": [asdict(pair) for pair in pairs], "perplexity": perplexities}, lines, options.json)
 
 
 if __name__ == "__main__":

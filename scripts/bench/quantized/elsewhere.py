@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,12 +26,12 @@ from torch import Tensor
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
 from pageant.scripts.bench.quantized import in_transformers
+from pageant.scripts.bench.quantized.foreign import run_foreign
 from pageant.scripts.bench.quantized.logits import log_probabilities
 from pageant.scripts.engine_options import DEMO_MODEL
 from pageant.scripts.report import publish, table
 
 ERROR_MAX = 0.01
-HERE = Path(__file__).parent
 TOKENS = 48
 READERS: dict[str, tuple[str, ...]] = {
     "transformers": tuple(SCHEMES),
@@ -54,23 +52,11 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 
 def read_elsewhere(reader: str, python: Path, folder: Path, token_ids: list[int], dtype: str) -> Tensor:
-    """Return what another library computes of a checkpoint, float32 [T, vocab_size].
-
-    Raises RuntimeError with the end of what it said if it fails.
-    """
+    """Return what another library computes of a checkpoint, float32 [T, vocab_size]; raises as `run_foreign`."""
     with tempfile.TemporaryDirectory(prefix="pageant-elsewhere-") as place:
         ids, out = Path(place) / "ids.json", Path(place) / "found.npy"
         ids.write_text(json.dumps(token_ids))
-        command = [str(python), str(HERE / f"in_{reader}.py"), str(folder), str(ids), str(out), dtype]
-        # The files here bear other names than libraries, but their folder stays out of the path all the same.
-        variables = {**os.environ, "PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1"}
-        variables.pop("PYTHONPATH", None)
-        openmp = python.parent.parent / "lib" / "libiomp5.so"
-        if reader == "vllm" and openmp.exists():
-            variables["LD_PRELOAD"] = str(openmp)
-        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-        if done.returncode or not out.exists():
-            raise RuntimeError(f"{reader} ended with {done.returncode}: {done.stderr[-2000:]}")
+        run_foreign(reader, python, folder, ids, out, dtype)
         return torch.from_numpy(np.load(out))
 
 

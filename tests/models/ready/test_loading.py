@@ -202,6 +202,29 @@ def test_a_quantised_head_is_kept_too(
         found = dequantize(decoder.head, torch.float32)
         assert (found - expected).norm() / expected.norm() < (1e-6 if bits == 4 else 0.01)
         assert logits_of(decoder, range(3, 20)).isfinite().all()
+    ready = Checkpoint(checkpoint.path)
+    ready.refuse_head_quantization(None)
+    with pytest.raises(
+        CheckpointError, match="head_quantization int8 for a head that GPTQ quantised; expected no"
+    ):
+        load_decoder(ready, kernels=kernels.load(), head_quantization="int8")
+
+
+@pytest.mark.parametrize("name", ["gptq", "ct_w8a16"])
+@pytest.mark.parametrize(("quantization", "bits"), [("int8", 8), ("int4", 5)])
+def test_a_dense_head_may_be_quantised_beside_quantised_layers(
+    made: Callable[[str], Any], logits_of: Callable[..., Any], name: str, quantization: Any, bits: int
+) -> None:
+    checkpoint = Checkpoint(made(name).path)
+    plain, found = (
+        load_decoder(checkpoint, "float32", kernels=kernels.load("reference"), head_quantization=head)
+        for head in (None, quantization)
+    )
+    assert found.head.bits == bits and found._weights["embedding.weight"].bits == bits
+    for ours, theirs in zip(found._layer_weights, plain._layer_weights, strict=True):
+        assert all(getattr(ours[key], "bits", None) == getattr(theirs[key], "bits", None) for key in theirs)
+    expected, logits = logits_of(plain, range(3, 20)), logits_of(found, range(3, 20))
+    assert 0 < (logits - expected).norm() / expected.norm() < {8: 0.02, 5: 0.15}[bits]
 
 
 def test_parts_that_are_sorted_differently_are_requantised(copied: Callable[[str], Any]) -> None:
