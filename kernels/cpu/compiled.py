@@ -57,7 +57,7 @@ class CompiledKernels:
         float32_max, bfloat16_max = _ROWS_OWN_MAX.get("" if deterministic else self.level, (_ALL, _ALL))
         self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
         self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
-        by_unit = self._library.by_unit
+        by_unit = self._library.uses_unit
         self.gated_more, self.quantized_gated_more = _ALL, _ALL
         if self._library.gated_linear:
             self.gated_more = 0 if by_unit else _GATED_MORE
@@ -66,7 +66,7 @@ class CompiledKernels:
         self.tiled_dtypes = frozenset({torch.bfloat16} if self._library.tiled_linear else ())
         self.unit_dtypes = frozenset({torch.bfloat16} if by_unit else ())
         """Dtypes whose products use a matrix unit's tiles."""
-        takers = (dtype for dtype, functions in self._functions.items() if functions.takes_tiles)
+        takers = (dtype for dtype, functions in self._functions.items() if functions.takes_quantized_tiles)
         self.quantized_tiles = frozenset(takers)
         self.halves = frozenset(dtype for dtype, functions in self._functions.items() if functions.screen)
 
