@@ -43,6 +43,7 @@ LENGTH = 60
 TURNED_FOUND = r"has layers\[0\]\.rope\.theta 500\.0; expected 10000\.0"
 TURNED = {"rope_type": "default", "rope_theta": 500.0}
 GREEDY = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
+LONG = replace(GREEDY, max_tokens=6 * LENGTH)  # far from ended when what follows its first token happens
 WAYS: dict[str, dict[str, Any]] = {
     "plainly": {},
     "over the wire, short of blocks, speculating": {
@@ -170,7 +171,7 @@ async def kill(engine: pageant.Engine, node: str) -> None:
 @pytest.mark.parametrize("dies", ["scheduler", "detokenizer"])
 async def test_whoever_dies_an_answer_says_which_weights_drew_it(checkpoint, other, right, dies):
     async with pageant.Engine(checkpoint.path, **SETTINGS | {"placement": "each"}) as engine:
-        stream = engine.generate(PROMPTS[2], GREEDY)
+        stream = engine.generate(PROMPTS[2], LONG)
         await anext(stream)
         await engine.update_weights(other.path, version="new")
         await engine.pause("keep", clear_cache=False)

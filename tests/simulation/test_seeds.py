@@ -16,7 +16,7 @@ from pageant.scripts.simulate.engine import DELIVERIES_MIN, EngineSimulation
 from pageant.scripts.simulate.moments import MOMENTS, ROWS
 from pageant.scripts.simulate.runs import Ran, Total, run_seed, run_seeds
 
-SEEDS = range(500)
+SEEDS = range(300)
 SHARE = 10
 """Seeds that one test waits for: few, so that a busy machine never makes one test look as if it hung."""
 FAILED_ONCE = (
@@ -84,12 +84,12 @@ def test_some_seeds_are_calm_and_most_are_not(total):
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_the_table_of_deaths_was_struck_at_every_moment(total, row, moment):
-    assert total.counters[f"{row} in {moment}"] >= 75
+    assert total.counters[f"{row} in {moment}"] >= 0.15 * total.seeds
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_fault_struck(total, kind):
-    assert total.faults[kind] >= 50
+    assert total.faults[kind] >= 0.1 * total.seeds
 
 
 def test_what_the_engine_does_when_it_is_short_of_something_was_done(total):
@@ -100,7 +100,7 @@ def test_what_the_engine_does_when_it_is_short_of_something_was_done(total):
         *("deadlines_missed", "drafts_accepted", "aborts_running_decode", "aborts checked"),
         *("rows_deferred", "rows_void", "swaps"),
     ):
-        assert counters[name] >= 50, name
+        assert counters[name] >= 0.1 * total.seeds, name
 
 
 @pytest.mark.parametrize("seed", range(2))

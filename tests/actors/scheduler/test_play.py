@@ -106,16 +106,16 @@ def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_sett
     for hostile in (False, True):
         for seed in range(len(STAGES)):
             setting = make_setting(**STAGES[seed % len(STAGES)])
-            seen += make_script(seed, setting, hostile=hostile).run(200)
-    assert seen["submitted"] > 5000
+            seen += make_script(seed, setting, hostile=hostile).run(120)
+    assert seen["submitted"] > 3000
     assert seen["ended by error"], "only those that can never be served"
-    assert {what: seen[what] for what in OFTEN if seen[what] < 100} == {}
-    assert seen["swaps"] >= 10
+    assert {what: seen[what] for what in OFTEN if seen[what] < 60} == {}
+    assert seen["swaps"] >= 6
     assert seen["blocks restored ahead"]
-    assert seen["plans_cut"] >= 20
-    assert {what: seen[what] for what in AFTER_DEATHS if seen[what] < 30} == {}
+    assert seen["plans_cut"] >= 12
+    assert {what: seen[what] for what in AFTER_DEATHS if seen[what] < 18} == {}
     deaths = [f"death of {name}" for name in ("executor/0", "blocks", "detokenizer", "scheduler", "frontend")]
-    assert {what: seen[what] for what in deaths if seen[what] < 5} == {}
+    assert {what: seen[what] for what in deaths if seen[what] < 3} == {}
 
 
 def test_nothing_leaks_whatever_operators_do(make_script, make_setting):
@@ -181,7 +181,7 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=150,
+            max_examples=60,
             phases=[Phase.generate],
             stateful_step_count=40,
             deadline=None,
