@@ -217,6 +217,26 @@ class Kernels(Protocol):
         """
         ...
 
+    def route_by_sigmoid(
+        self,
+        logits: Tensor,
+        bias: Tensor,
+        top_k: int,
+        normalise: bool,
+        *,
+        scale: float = 1.0,
+        groups: int = 1,
+        groups_kept: int = 1,
+    ) -> tuple[Tensor, Tensor]:
+        """Choose each token's K experts by router logits, float32 [T, E]; return (weights, experts), [T, K] each.
+
+        A score is the sigmoid of a logit. Those of the largest score and bias (float32 [E]) together are chosen, in
+        falling order, the lowest id first among equals; of several groups of neighbours, only from those `groups_kept`
+        whose two largest sum to most (DeepSeek-V3, 2024). The weights, float32, are the scores without the bias; with
+        `normalise` they are divided by their sum. They are multiplied by `scale`. The experts are int64.
+        """
+        ...
+
     def moe(
         self,
         x: Tensor,

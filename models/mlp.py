@@ -63,6 +63,7 @@ class MixtureOfExperts:
         self._spec, self._joint = spec, joint
         self._kernels = kernels
         self._router, self._router_bias = weights["router.weight"], weights.get("router.bias")
+        self._correction = weights.get("router_correction.weight")
         self._segments = _segments_of_experts(weights, joint)
         self.projections: dict[str, Projection] = {}
         self._shared: MLP | None = None
@@ -70,14 +71,13 @@ class MixtureOfExperts:
             assert spec.activation != "clamped_swiglu", "no family has one in a shared expert"
             shared = MLPSpec(size=spec.shared_size, activation=spec.activation)
             self._shared = MLP(shared, weights, kernels, prefix="shared_", joint=joint)
-            self._switch = weights["shared_switch.weight"]
+            self._switch = weights["shared_switch.weight"] if spec.shared_switch else None
             self.projections = self._shared.projections
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, hidden_size] for x [T, hidden_size]."""
         spec, kernels, joint = self._spec, self._kernels, self._joint
-        logits = kernels.linear(x, self._router, self._router_bias)
-        weights, experts = kernels.route(logits, spec.top_k, spec.normalise)
+        weights, experts = self._choose(x)
         if joint is None or (joint.size == 1 and joint.experts != "cut"):
             stacks, biases = self._segments[0]
             output = kernels.moe(x, *stacks, weights, experts, spec.activation, biases=biases)
@@ -91,8 +91,27 @@ class MixtureOfExperts:
             ]
             output = joint.sum(parts, x.dtype)
         if self._shared is not None:
-            output += torch.sigmoid(kernels.linear(x, self._switch)) * self._shared(x)
+            shared = self._shared(x)
+            output += (
+                shared if self._switch is None else torch.sigmoid(kernels.linear(x, self._switch)) * shared
+            )
         return output
+
+    def _choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights and the numbers of each token's experts, [T, top_k] each."""
+        spec, kernels = self._spec, self._kernels
+        if self._correction is None:
+            logits = kernels.linear(x, self._router, self._router_bias)
+            return kernels.route(logits, spec.top_k, spec.normalise)
+        return kernels.route_by_sigmoid(
+            kernels.logits(x, self._router),
+            self._correction,
+            spec.top_k,
+            spec.normalise,
+            scale=spec.scale,
+            groups=spec.groups,
+            groups_kept=spec.groups_kept,
+        )
 
     def _here(self, experts: Tensor) -> Tensor:
         """Return the numbers of experts, int64 [T, K], among those whose weights are here; -1 for others."""

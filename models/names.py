@@ -44,6 +44,8 @@ class Names:
     stacks: Mapping[str, str] = field(default_factory=dict)
     """Ways in which names of tensors end that hold all experts of a layer, [experts, ...], each with the way in which
     the name of one expert's part ends: with "{expert}" for its number."""
+    ignores_later_layers: bool = False
+    """Whether layers behind the last that the configuration counts are superfluous: heads that draft (MTP)."""
     transposed: bool = False
     """Whether the layers' matrices are saved as [in, out]."""
     transposed_experts: bool = False
@@ -62,6 +64,16 @@ class Names:
             if name.startswith(theirs):
                 return ours + name.removeprefix(theirs)
         return name
+
+    def is_ignored(self, name: str, num_layers: int) -> bool:
+        """Tell whether a tensor of a checkpoint of so many layers is superfluous. name: a canonical one."""
+        if name.endswith(self.ignored) or name.startswith(self.ignored_modules):
+            return True
+        prefix, _, suffix = self.layer_prefix.partition("{layer}")
+        if not self.ignores_later_layers or not name.startswith(prefix):
+            return False
+        number = name.removeprefix(prefix).partition(suffix)[0]
+        return number.isdecimal() and int(number) >= num_layers
 
     def part_of_stack(self, name: str) -> str | None:
         """Return the name of one expert's part of a stack, with "{expert}" for its number; None: it is no stack.

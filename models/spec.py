@@ -154,8 +154,17 @@ class MoESpec:
     activation: ExpertActivation = "silu"
     bias: bool = False
     """Whether the router and both products of experts have biases."""
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    """What is made of the router's logits. Sigmoids are compared with a learned correction added to each."""
+    groups: int = 1
+    """Groups of experts by which sigmoids choose; see `Kernels.route_by_sigmoid`."""
+    groups_kept: int = 1
+    scale: float = 1.0
+    """What the weights of experts that sigmoids choose are multiplied by."""
     shared_size: int | None = None
-    """Inner size of an expert that every token goes to, times the sigmoid of a gate of its own."""
+    """Inner size of an expert that every token goes to."""
+    shared_switch: bool = True
+    """Whether the shared expert is multiplied by the sigmoid of a gate of its own."""
     first_here: int = 0
     """The first of the experts whose weights are here."""
     experts_here: int | None = None

@@ -60,16 +60,16 @@ def check_tensors(checkpoint: SavedWeights, places: Places, *, tied: bool) -> No
     missing = [name for name in dense if name not in tensors]
     if missing:
         raise _wrong_tensors(checkpoint.path, "missing", missing, "every tensor of the architecture")
-    superfluous = (*_BUFFERS, *(() if names is None else names.ignored))
     copies = {HEAD} if tied else set()
+    num_layers = 1 + max((place.layer for place in places.values() if place.layer is not None), default=-1)
     extra = [
         info.name
         for name, info in tensors.items()
         if name not in dense
         and name not in parts
         and name not in copies
-        and not name.endswith(superfluous)
-        and not name.startswith(() if names is None else names.ignored_modules)
+        and not name.endswith(_BUFFERS)
+        and not (names is not None and names.is_ignored(name, num_layers))
     ]
     if extra:
         raise _wrong_tensors(checkpoint.path, "unknown", extra, "only tensors of the architecture")

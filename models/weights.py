@@ -147,7 +147,9 @@ def layer_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, Part]:
 
 def is_float32(spec: DecoderSpec, name: str) -> bool:
     """Tell whether a tensor is kept in float32 whatever the model's dtype."""
-    return name == "sinks.weight" or (spec.norm.kind == "wide_rms" and "norm." in name)
+    return name in ("sinks.weight", "router_correction.weight") or (
+        spec.norm.kind == "wide_rms" and "norm." in name
+    )
 
 
 def _norm(spec: DecoderSpec, name: str, size: int) -> Shapes:
@@ -203,10 +205,12 @@ def _moe(spec: MoESpec, hidden_size: int) -> Shapes:
             "expert_gate_up.bias": (spec.num_experts, 2 * spec.size),
             "expert_down.bias": (spec.num_experts, hidden_size),
         }
+    if spec.scores == "sigmoid":
+        shapes["router_correction.weight"] = (spec.num_experts,)
     if spec.shared_size is None:
         return shapes
-    shared = _mlp(MLPSpec(size=spec.shared_size), hidden_size, prefix="shared_")
-    return shapes | shared | {"shared_switch.weight": (1, hidden_size)}
+    shapes |= _mlp(MLPSpec(size=spec.shared_size), hidden_size, prefix="shared_")
+    return shapes | {"shared_switch.weight": (1, hidden_size)} if spec.shared_switch else shapes
 
 
 def _gate_and_up(prefix: str, size: int) -> dict[str, Part]:

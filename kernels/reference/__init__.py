@@ -9,7 +9,7 @@ from pageant.kernels.base import HeadNorms
 from pageant.kernels.quantized import quantize
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, move_slots, write_kv
-from pageant.kernels.reference.experts import moe, route, weigh_experts
+from pageant.kernels.reference.experts import moe, route, route_by_sigmoid, weigh_experts
 from pageant.kernels.reference.low_rank import add_low_rank
 from pageant.kernels.reference.norms import (
     add_layer_norm,
@@ -62,6 +62,7 @@ class ReferenceKernels:
     gelu = staticmethod(gelu)
     gather_columns = staticmethod(gather_columns)
     route = staticmethod(route)
+    route_by_sigmoid = staticmethod(route_by_sigmoid)
     moe = staticmethod(moe)
     weigh_experts = staticmethod(weigh_experts)
     linear = staticmethod(linear)

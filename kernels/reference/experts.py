@@ -12,7 +12,7 @@ from pageant.kernels.quantized import Weight
 from pageant.kernels.reference.pointwise import clamped_swiglu, gelu_and_mul, silu_and_mul
 from pageant.kernels.reference.products import linear, logits
 
-__all__ = ["moe", "route", "weigh_experts"]
+__all__ = ["moe", "route", "route_by_sigmoid", "weigh_experts"]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu_and_mul,
@@ -30,6 +30,31 @@ def route(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     if normalise:
         weights = weights / weights.sum(dim=-1, keepdim=True)
     return weights, experts
+
+
+def route_by_sigmoid(
+    logits: Tensor,
+    bias: Tensor,
+    top_k: int,
+    normalise: bool,
+    *,
+    scale: float = 1.0,
+    groups: int = 1,
+    groups_kept: int = 1,
+) -> tuple[Tensor, Tensor]:
+    """See `Kernels.route_by_sigmoid`."""
+    scores = logits.float().sigmoid()
+    choice = scores + bias
+    if groups > 1:
+        of_groups = choice.unflatten(1, (groups, -1))
+        ranked = of_groups.topk(2, dim=-1)[0].sum(-1).argsort(dim=-1, descending=True, stable=True)
+        left_out = torch.ones_like(ranked, dtype=torch.bool).scatter_(1, ranked[:, :groups_kept], False)
+        choice = of_groups.masked_fill(left_out[..., None], float("-inf")).flatten(1)
+    experts = choice.argsort(dim=-1, descending=True, stable=True)[:, :top_k].contiguous()
+    weights = scores.gather(-1, experts)
+    if normalise:
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return weights * scale, experts
 
 
 def moe(

@@ -14,11 +14,13 @@ from pageant.models.architectures import (
     gemma,
     gemma2,
     gemma3,
+    glm4_moe,
     gpt2,
     gpt_neox,
     gpt_oss,
     granite,
     llama,
+    minimax_m2,
     mistral,
     mixtral,
     modernbert,
@@ -42,6 +44,7 @@ __all__ = ["ARCHITECTURES", "ENCODERS", "Architecture", "find", "find_headless"]
 _FAMILIES = (
     *(llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3),
     *(phi3, olmo2, olmo3, granite, smollm3, gpt2, gpt_neox, gpt_oss, starcoder2),
+    *(glm4_moe, minimax_m2),
 )
 ARCHITECTURES: dict[str, Architecture] = {
     family.ARCHITECTURE.name: family.ARCHITECTURE for family in _FAMILIES

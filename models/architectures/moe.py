@@ -9,7 +9,7 @@ from pageant.models.architectures.reading import read_activation, read_mlp
 from pageant.models.config import Config
 from pageant.models.spec import MLPSpec, MoESpec
 
-__all__ = ["QWEN_MOE", "qwen_mlps", "read_moe"]
+__all__ = ["QWEN_MOE", "chosen_by_sigmoid", "qwen_mlps", "read_moe"]
 
 QWEN_MOE = replace(
     LLAMA,
@@ -46,6 +46,26 @@ def read_moe(
         activation=read_activation(config, "hidden_act", "silu"),
         shared_size=shared_size,
     )
+
+
+def chosen_by_sigmoid(config: Config, moe: MoESpec) -> MoESpec:
+    """Return a mixture whose experts are chosen by sigmoids, of some of the groups that they are in.
+
+    Raises CheckpointError naming the key that is absurd or not supported.
+    """
+    config.refuse("scoring_func", "sigmoid", "The family's experts are chosen by sigmoids.")
+    groups = config.count("n_group", 1)
+    if moe.num_experts % groups or (groups > 1 and moe.num_experts < 2 * groups):
+        raise config.wrong(
+            "n_group", groups, f"a divisor of {moe.num_experts} that leaves groups of two or more"
+        )
+    kept = config.count("topk_group", 1)
+    if kept > groups:
+        raise config.wrong("topk_group", kept, f"no more than the {groups} groups")
+    if moe.top_k > moe.num_experts // groups * kept:
+        raise config.wrong("topk_group", kept, f"groups that have {moe.top_k} experts together")
+    scale = config.number("routed_scaling_factor", 1.0)
+    return replace(moe, scores="sigmoid", groups=groups, groups_kept=kept, scale=scale)
 
 
 def qwen_mlps(config: Config, moe: MoESpec) -> tuple[MLPSpec | MoESpec, ...]:

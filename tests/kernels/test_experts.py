@@ -73,6 +73,33 @@ def test_what_is_not_a_number_goes_to_experts_that_there_are(backend: Kernels) -
     assert weights.isnan().any(1).tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize(("groups", "kept"), [(1, 1), (4, 2), (2, 1), (6, 6)])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_sigmoids_choose_by_their_sum_with_a_bias_and_weigh_without_it(
+    backend: Kernels, groups: int, kept: int, normalise: bool
+) -> None:
+    logits, bias = torch.randn(9, 12), torch.randn(12) * 0.3
+    weights, experts = backend.route_by_sigmoid(
+        logits, bias, 2, normalise, scale=2.5, groups=groups, groups_kept=kept
+    )
+    assert weights.dtype == torch.float32 and experts.dtype == torch.int64
+    size = 12 // groups
+    for token, row in enumerate(logits.double().sigmoid().tolist()):
+        choice = [score + correction for score, correction in zip(row, bias.tolist(), strict=True)]
+        of_groups = [sum(sorted(choice[g * size : (g + 1) * size])[-2:]) for g in range(groups)]
+        left = sorted(range(groups), key=lambda g: -of_groups[g])[:kept]
+        best = sorted((e for e in range(12) if e // size in left), key=lambda e: -choice[e])[:2]
+        assert experts[token].tolist() == best
+        total = sum(row[e] for e in best) if normalise else 1.0
+        expected = torch.tensor([2.5 * row[e] / total for e in best])
+        torch.testing.assert_close(weights[token], expected)
+
+
+def test_equal_sums_are_chosen_by_the_lowest_id(backend: Kernels) -> None:
+    logits = torch.tensor([[1.0, 0.0, 1.0, 1.0, -1.0]])
+    assert backend.route_by_sigmoid(logits, torch.zeros(5), 3, True)[1].tolist() == [[0, 2, 3]]
+
+
 def naive(
     x: Tensor,
     gate_up: Tensor,

@@ -26,6 +26,8 @@ from transformers import (
     GemmaForCausalLM,
     Glm4Config,
     Glm4ForCausalLM,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPTBigCodeConfig,
@@ -40,6 +42,8 @@ from transformers import (
     GraniteSWAForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MiniMaxM2Config,
+    MiniMaxM2ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
@@ -121,6 +125,8 @@ SHARED = {"shared_expert_intermediate_size": 40}
 GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 24}
 GPT2 = {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 512}
 NEOX = {"hidden_size": 64, "num_attention_heads": 4}
+GLM = {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "pad_token_id": 0}
+MINIMAX = {"num_local_experts": 6, "num_experts_per_tok": 3, "pad_token_id": 0}
 OSS = {"num_local_experts": 5, "num_experts_per_tok": 3, "sliding_window": 9, "pad_token_id": 0}
 
 FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -332,6 +338,36 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         GptOssForCausalLM,
         GptOssConfig,
         SIX_HEADS | OSS | {"rope_parameters": YARN | {"truncate": False}},
+    ),
+    "glm4_moe": (
+        Glm4MoeForCausalLM,
+        Glm4MoeConfig,
+        SIX_HEADS
+        | GLM
+        | {
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "attention_bias": True,
+            "n_shared_experts": 2,
+        },
+    ),
+    "glm4_moe_ungrouped": (
+        Glm4MoeForCausalLM,
+        Glm4MoeConfig,
+        FOUR_HEADS
+        | GLM
+        | {"head_dim": 16, "use_qk_norm": True, "norm_topk_prob": False, "first_k_dense_replace": 0},
+    ),
+    "minimax_m2": (
+        MiniMaxM2ForCausalLM,
+        MiniMaxM2Config,
+        SIX_HEADS | MINIMAX | {"rope_parameters": YARN | {"partial_rotary_factor": 0.5}},
+    ),
+    "minimax_m2_tied": (
+        MiniMaxM2ForCausalLM,
+        MiniMaxM2Config,
+        FOUR_HEADS | MINIMAX | {"head_dim": 16, "tie_word_embeddings": True},
     ),
     "gpt_oss_unbiased": (
         GptOssForCausalLM,
@@ -569,5 +605,8 @@ def _make(name: str, path: Path) -> Family:
             parameter.data.mul_(25)  # so that some gates are clamped
         if parameter_name.endswith("sinks"):
             parameter.data.normal_(std=2.0)
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name.endswith("e_score_correction_bias"):
+            buffer.normal_(std=0.2)
     model.save_pretrained(path)
     return Family(path, model)

@@ -18,7 +18,7 @@ from pageant import kernels
 from pageant.models import Checkpoint, CheckpointError, DecoderSpec
 from pageant.models.architectures import ARCHITECTURES
 from pageant.models.loading import load_decoder
-from pageant.models.spec import LinearScaling, LongRopeScaling, MLPSpec, MoESpec, RopeSpec
+from pageant.models.spec import LinearScaling, LongRopeScaling, MLPSpec, MoESpec, RopeSpec, YarnScaling
 
 GONE = ...
 
@@ -123,6 +123,18 @@ def test_the_guide_shows_a_file_as_it_is() -> None:
         ("qwen2_moe", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is 0"),
         ("qwen2_moe", {"mlp_only_layers": [-1]}, "mlp_only_layers is [-1]; expected a list of whole numbers"),
         ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step is 0"),
+        ("glm4_moe", {"n_group": 3}, "n_group is 3; expected a divisor of 8"),
+        (
+            "glm4_moe",
+            {"n_group": 8},
+            "n_group is 8; expected a divisor of 8 that leaves groups of two or more",
+        ),
+        ("glm4_moe", {"topk_group": 5}, "topk_group is 5; expected no more than the 4 groups"),
+        ("glm4_moe", {"topk_group": 1}, "topk_group is 1; expected groups that have 3 experts together"),
+        ("glm4_moe", {"scoring_func": "softmax"}, "scoring_func is 'softmax'; expected 'sigmoid'"),
+        ("glm4_moe", {"routed_scaling_factor": -1.0}, "routed_scaling_factor is -1.0"),
+        ("minimax_m2", {"use_qk_norm": False}, "use_qk_norm is False; expected True"),
+        ("minimax_m2", {"rotary_dim": 18}, "rotary_dim is 18; expected no more than the head's 16"),
         ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob is 1; expected true or false"),
     ],
     ids=str,
@@ -204,6 +216,37 @@ def test_phi_3s_long_rotation_had_other_names(spec: Callable[..., DecoderSpec]) 
         assert spec("phi3_long", rope_parameters=GONE, rope_scaling=old).layers[0].rope == now
 
 
+def test_minimax_says_how_much_of_a_head_it_turns_in_two_ways(spec: Callable[..., DecoderSpec]) -> None:
+    now = spec("minimax_m2").layers[0].rope
+    old = spec("minimax_m2", rope_parameters=GONE, rope_theta=10_000, rotary_dim=8).layers[0].rope
+    assert now is not None and old is not None and (now.rotary_dim, old.rotary_dim) == (8, 8)
+    whole = spec("minimax_m2", rope_parameters=GONE).layers[0].rope
+    assert whole is not None and (whole.theta, whole.rotary_dim) == (5e6, 16)
+
+
+def test_gpt_oss_as_it_was_released(spec: Callable[..., DecoderSpec]) -> None:
+    """The keys of the published config.json, which transformers 5 writes otherwise."""
+    scaling = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+    old = spec(
+        "gpt_oss",
+        rope_parameters=GONE,
+        rope_theta=150_000,
+        rope_scaling=scaling | {"original_max_position_embeddings": 4096},
+        initial_context_length=4096,
+        max_position_embeddings=131_072,
+        num_experts_per_tok=GONE,
+        experts_per_token=2,
+        layer_types=GONE,
+        swiglu_alpha=GONE,
+        attention_bias=GONE,
+    )
+    rope, mlp = old.layers[0].rope, old.layers[0].mlp
+    assert rope is not None and rope.theta == 150_000 and isinstance(rope.scaling, YarnScaling)
+    assert (rope.scaling.factor, rope.scaling.truncate) == (32.0, False) and old.max_model_len == 131_072
+    assert isinstance(mlp, MoESpec) and mlp.top_k == 2 and mlp.activation == "clamped_swiglu"
+    assert [layer.window for layer in old.layers] == [9, None, 9] and old.attention.qkv_bias
+
+
 def test_olmo_3_before_transformers_5_reads_as_it_does_now(spec: Callable[..., DecoderSpec]) -> None:
     """Scale the layers without a window alone."""
     scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
@@ -269,6 +312,15 @@ def test_a_complaint_names_a_tensor_as_the_file_does(family: Callable[[str], Any
     save_file(tensors | {"wte.weight": torch.zeros(3, 4)}, path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r": wte\.weight has shape \[3, 4\]; expected \[331, 64\]"):
         Checkpoint(path).check()
+
+
+def test_layers_that_only_draft_are_read_past(family: Callable[[str], Any], tmp_path: Path) -> None:
+    """GLM-4.5 has one behind its last (MTP), with names of its own and of any other layer."""
+    more = {f"model.layers.3.{name}": torch.zeros(2, 2) for name in ("eh_proj.weight", "mlp.gate.weight")}
+    Checkpoint(renamed(family("glm4_moe").path, tmp_path, str, **more)).check()
+    with pytest.raises(CheckpointError, match=r"unknown tensors: model\.layers\.2\.eh_proj\.weight"):
+        extra = {"model.layers.2.eh_proj.weight": torch.zeros(2, 2)}
+        Checkpoint(renamed(family("glm4_moe").path, tmp_path, str, **extra)).check()
 
 
 def test_a_missing_expert_is_named(family: Callable[[str], Any], tmp_path: Path) -> None:

@@ -39,18 +39,8 @@ GPT2 = {"n_embd": 128, "n_head": 4, "n_layer": 2, "n_inner": 256}
 EXPERTS = {"moe_intermediate_size": 128, "shared_expert_intermediate_size": 128}
 ONE_OF_EACH = (
     *("llama_biased", "mistral_window", "qwen2", "qwen3_window", "mixtral", "qwen2_moe_window", "qwen3_moe"),
-    *(
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "phi3",
-        "granite_biased",
-        "smollm3",
-        "gpt2",
-        "gpt_neox",
-        "gpt_oss",
-        "starcoder2",
-    ),
+    *("gemma", "gemma2", "gemma3", "phi3", "granite_biased", "smollm3", "gpt2", "gpt_neox", "gpt_oss"),
+    *("glm4_moe", "starcoder2"),
 )
 """A family of every architecture whose layers can be cut."""
 
