@@ -135,7 +135,7 @@ class MixtureOfExperts:
             pairs, *stacks, alone, experts.view(-1, 1), self._spec.activation, biases=biases
         )
         everyone = joint.sum([made.float()], x.dtype)
-        return self._kernels.weigh_experts(everyone.view(tokens, top_k, -1), weights)
+        return self._kernels.weigh_experts(everyone.view(tokens, top_k, x.shape[1]), weights)
 
 
 def _segments_of_experts(weights: Weights, joint: Joint | None) -> list[tuple[tuple[Any, Any], ExpertBiases]]:

@@ -178,6 +178,22 @@ class WeightKernels(LayerKernels):
         )
         return weights, experts
 
+    def route_by_sigmoid(
+        self,
+        logits: Tensor,
+        bias: Tensor,
+        top_k: int,
+        normalise: bool,
+        *,
+        scale: float = 1.0,
+        groups: int = 1,
+        groups_kept: int = 1,
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernels.route_by_sigmoid`. The reference's, which is little beside the experts."""
+        return self._fall_back("route_by_sigmoid").route_by_sigmoid(
+            logits, bias, top_k, normalise, scale=scale, groups=groups, groups_kept=groups_kept
+        )
+
     def moe(
         self,
         x: Tensor,

@@ -46,7 +46,7 @@ def route_by_sigmoid(
     scores = logits.float().sigmoid()
     choice = scores + bias
     if groups > 1:
-        of_groups = choice.unflatten(1, (groups, -1))
+        of_groups = choice.view(len(choice), groups, choice.shape[1] // groups)
         ranked = of_groups.topk(2, dim=-1)[0].sum(-1).argsort(dim=-1, descending=True, stable=True)
         left_out = torch.ones_like(ranked, dtype=torch.bool).scatter_(1, ranked[:, :groups_kept], False)
         choice = of_groups.masked_fill(left_out[..., None], float("-inf")).flatten(1)
@@ -87,7 +87,7 @@ def moe(
                 made[places] = found if bias is None else found + bias
             else:
                 made[places] = linear(acted, down[expert], bias)
-    return weigh_experts(made.view(*experts.shape, -1), weights)
+    return weigh_experts(made.view(*experts.shape, x.shape[1]), weights)
 
 
 def weigh_experts(made: Tensor, weights: Tensor) -> Tensor:
