@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.cpu.arena import Arena
+from pageant.kernels.cpu.choices import ROWS_ALIKE, ROWS_OWN_MAX
 from pageant.kernels.cpu.library import Functions, Library, load_library
 from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, noting, playback
 from pageant.kernels.reference import ReferenceKernels
@@ -30,11 +31,6 @@ _LINE = 64
 # Rows of x in a tile.
 _TILE_ROWS = 16
 _EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
-# The most rows (float32, bfloat16) that `linear` computes itself: torch is faster for more, as measured on a Zen 4
-# (scripts/bench/kernels). Levels that are not listed compute all of them.
-_ROWS_OWN_MAX = {"avx2": (32, _ALL), "portable": (4, 4)}
-# Quantised products of bfloat16 with more rows are by tiles of unpacked weights, on the level `amx`.
-_ROWS_ALIKE = 80
 # With more rows than these, the activation is fused into a product that uses no matrix unit. Fewer rows have faster
 # kernels.
 _GATED_MORE, _QUANTIZED_GATED_MORE = 8, 80
@@ -54,9 +50,13 @@ class CompiledKernels:
         self._functions = _functions(self._library)
         self._arena = Arena(lasting=True)
         self._large: Arena | None = Arena(lasting=False)
-        float32_max, bfloat16_max = _ROWS_OWN_MAX.get("" if deterministic else self.level, (_ALL, _ALL))
-        self.rows_own_max = {torch.float32: float32_max, torch.bfloat16: bfloat16_max, torch.float16: _ALL}
-        self.rows_alike = _ALL if deterministic else _ROWS_ALIKE
+        own_max = {} if deterministic else ROWS_OWN_MAX.get(self.level, {})
+        self.rows_own_max = {
+            torch.float32: own_max.get("f32", _ALL),
+            torch.bfloat16: own_max.get("bf16", _ALL),
+            torch.float16: own_max.get("f16", _ALL),
+        }
+        self.rows_alike = _ALL if deterministic else ROWS_ALIKE
         by_unit = self._library.uses_unit
         self.gated_more, self.quantized_gated_more = _ALL, _ALL
         if self._library.gated_linear:

@@ -65,9 +65,15 @@ def doctor(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A checkpoint's folder or a hub id to look at, too.")
     ] = None,
+    kernels: Annotated[
+        bool, typer.Option("--kernels", help="Instead, list which CPU kernel computes which product here.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Say what was found here (devices, compilers, versions), and what that means."""
     from pageant.scripts.commands import doctor as command
 
-    command.doctor(model, as_json=json)
+    if kernels:
+        command.list_kernels(as_json=json)
+    else:
+        command.doctor(model, as_json=json)

@@ -58,6 +58,25 @@ def doctor(model: str | None = None, *, as_json: bool) -> None:
         print(f"{mark}{finding.what:<14} {finding.found}\n{'':18}{finding.means}")
 
 
+def list_kernels(*, as_json: bool) -> None:
+    """Print which kernel computes products of which weights, by the best instruction set of this machine."""
+    from pageant.kernels.cpu.choices import choices_of
+    from pageant.kernels.cpu.levels import levels_here
+
+    level = levels_here()[0]
+    rows = [
+        {"weights": one.layout, "x": one.dtype, "rows": count, "kernel": words}
+        for one in choices_of(level)
+        for count, words in one.rows()
+    ]
+    if as_json:
+        print(json.dumps({"level": level, "products": rows}, indent=1))
+        return
+    print(f"products by the CPU backend, compiled for {level}")
+    for row in ({name: name for name in rows[0]}, *rows):
+        print(f"{row['weights']:<16} {row['x']:<5} {row['rows']:<8} {row['kernel']}")
+
+
 def examine() -> list[Finding]:
     """Looks at everything that decides what Pageant can do here."""
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from random import Random
@@ -11,6 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from pageant.actors.runtime.classes import load_object
+from pageant.kernels.cpu.choices import LAYOUTS
+from pageant.kernels.cpu.functions import TYPES
+from pageant.kernels.cpu.levels import LEVELS
 from pageant.protocol.errors import RemoteError, TopologyError
 from pageant.scripts.cli import app
 from pageant.scripts.commands import serve
@@ -55,6 +59,15 @@ def test_an_operators_routes_are_turned_on_by_options_or_by_vllms_variables(
     result = CliRunner().invoke(app, ["serve", "somewhere", *given], env=environment)
     assert result.exit_code == 0, result.output
     assert {name: served[name] for name in options} == options
+
+
+def test_the_doctor_lists_which_kernel_computes_which_product():
+    listed = json.loads(CliRunner().invoke(app, ["doctor", "--kernels", "--json"]).output)
+    assert listed["level"] in LEVELS
+    assert {(row["weights"], row["x"]) for row in listed["products"]} == {
+        (layout, dtype) for layout in LAYOUTS for dtype in TYPES
+    }
+    assert listed["level"] in CliRunner().invoke(app, ["doctor", "--kernels"]).output
 
 
 def test_the_doctor_goes_on_where_a_check_cannot_be_made():
