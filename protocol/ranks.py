@@ -6,6 +6,8 @@
     executor/0 ──TakeKeys──▶ executor/N ──KeysTaken──▶ executor/0
     executor/0 ──Order──▶ executor/N                                       once per launch, ahead of it
     executor/0 ──MoveBlocks──▶ executor/N ──BlocksMoved──▶ executor/0      each move between tiers
+    executor/0 ──AddShare──▶ executor/N ──ShareAdded──▶ executor/0         an adapter that is loaded while serving
+    executor/0 ──ForgetShare──▶ executor/N                                 one that no step has any more
 
 A group computes one model together. The leader alone receives plans, samples and answers. It numbers its launches
 and orders each from the others, which compute them in that order and decide nothing. What depends on time, the
@@ -21,10 +23,12 @@ from pageant.protocol.arrays import Float32Matrix, Int32Vector, Int64Vector, int
 from pageant.protocol.message import Message, Request
 
 __all__ = [
+    "AddShare",
     "BlocksMoved",
     "DescribeRank",
     "Fingerprint",
     "FollowKeys",
+    "ForgetShare",
     "FormGroup",
     "GroupFormed",
     "KeysTaken",
@@ -33,6 +37,7 @@ __all__ = [
     "Order",
     "RankReady",
     "RankStep",
+    "ShareAdded",
     "TakeKeys",
     "TokensAdapted",
     "TokensEmbedded",
@@ -186,3 +191,20 @@ class MoveBlocks(Request[BlocksMoved], frozen=True, kw_only=True):
     """int32 [N]: blocks or slots to copy from."""
     destinations: Int32Vector
     """int32 [N]: blocks or slots to copy to."""
+
+
+class ShareAdded(Message, frozen=True, kw_only=True):
+    """A member has its share of an adapter."""
+
+
+class AddShare(Request[ShareAdded], frozen=True, kw_only=True):
+    """Load a member's share of an adapter, while steps are computed that do not have it."""
+
+    key: str
+    folder: str
+
+
+class ForgetShare(Message, frozen=True, kw_only=True):
+    """Forget an adapter, once the launches that were ordered before are computed."""
+
+    key: str

@@ -238,7 +238,7 @@ class Executor(Leading, Adapting, Succeeding):
             case Trace(step, began, ended):
                 self.tracer.tell(*step_spans(self.tracer, step.plan, step.traces, began, ended))
             case ForgetAdapter():
-                self._runner.remove_adapter(instruction.key)
+                self._forget_adapter(instruction.key)
             case Fail():
                 self._abort(str(instruction.error))
                 raise instruction.error

@@ -102,6 +102,14 @@ class Adapting(Actor):
     def _adapters(self) -> AdapterBook:
         raise NotImplementedError
 
+    async def _add_elsewhere(self, key: str, folder: str) -> None:
+        """Have the other members of the group load their shares of an adapter."""
+        raise NotImplementedError
+
+    def _forget_elsewhere(self, key: str) -> None:
+        """Have the other members of the group forget an adapter."""
+        raise NotImplementedError
+
     def _unload_adapter(self, key: str) -> None:
         """Take an adapter away from all requests. Its weights are forgotten when no step has it."""
         raise NotImplementedError
@@ -115,16 +123,20 @@ class Adapting(Actor):
                 log.error("the adapter %r is left out: %s", adapter.name, error)
 
     async def _load_adapter(self, key: str, adapter: AddedAdapter) -> None:
-        if self.options.num_members > 1:
-            raise BadRequest(
-                f"adapters are not shared out over executors in this version ({self.options.members_because})",
-                "name",
-            )
         try:
             await self.offload_beside("adapters", self._runner.add_adapter, key, adapter.folder)
+            await self._add_elsewhere(key, adapter.folder)
         except CheckpointError as error:
             raise BadRequest(str(error), "folder") from None
+        except BadRequest:
+            self._forget_adapter(key)  # which a member could not load
+            raise
         self._adapters.add(key, adapter)
+
+    def _forget_adapter(self, key: str) -> None:
+        """Forget the weights of an adapter that no step has, here and on the other members of the group."""
+        self._runner.remove_adapter(key)
+        self._forget_elsewhere(key)
 
     @receives(concurrent=True)
     async def load_adapter(self, request: LoadAdapter) -> AdapterLoaded:

@@ -34,7 +34,8 @@ def successor(plan: ActorPlan, cls: str, options: str, folder: str = "") -> Acto
         raise TopologyError(place, "it holds its users' requests, and is not swapped while it serves")
     loaded = load_actor_class(cls or plan.cls, f"{place}.class", folder or plan.folder)
     role = ROLES.get(role_of(plan.name))
-    if role is not None and loaded.role is not role:
+    # Members that follow the first of a group take no role, and keep their class.
+    if cls not in ("", plan.cls) and role is not None and loaded.role is not role:
         raise TopologyError(f"{place}.class", f"{loaded.__qualname__} does not take the role of {role.name}")
     fields = loaded.Options.__struct_fields__
     given = _object(options, place)

@@ -30,6 +30,7 @@ WAYS: dict[str, dict[str, Any]] = {
         "num_blocks": 18,
     },
     "speculating": {"speculation": {"method": "ngram", "tokens": 3}},
+    "by two stages": {"pipeline_parallel": 2},
 }
 
 

@@ -16,7 +16,16 @@ from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.work import Work
 from pageant.actors.runtime.address import group_of
 from pageant.protocol.errors import PeerGone
-from pageant.protocol.ranks import DescribeRank, FollowKeys, FormGroup, MeetingKey, MoveBlocks, TakeKeys
+from pageant.protocol.ranks import (
+    AddShare,
+    DescribeRank,
+    FollowKeys,
+    ForgetShare,
+    FormGroup,
+    MeetingKey,
+    MoveBlocks,
+    TakeKeys,
+)
 
 if TYPE_CHECKING:
     from pageant.actors.executor.groups.leading_thread import LeadsOthers
@@ -146,3 +155,12 @@ class Leading(Member):
         """Have the others make a move of blocks. Returns when all have."""
         request = MoveBlocks(way=move.way.value, sources=move.sources, destinations=move.destinations)
         await self._ask_all([request] * len(self.followers))
+
+    async def _add_elsewhere(self, key: str, folder: str) -> None:
+        """See `Adapting`."""
+        await self._ask_all([AddShare(key=key, folder=folder)] * len(self.followers))
+
+    def _forget_elsewhere(self, key: str) -> None:
+        """See `Adapting`."""
+        for name in self.followers:
+            self.tell(name, ForgetShare(key=key))

@@ -13,11 +13,14 @@ from pageant.actors.executor.options import ExecutorOptions, load_weights, make_
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.moving import Move, Way
 from pageant.actors.runtime import receives
-from pageant.protocol.errors import PeerGone
+from pageant.models.errors import CheckpointError
+from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.ranks import (
+    AddShare,
     BlocksMoved,
     DescribeRank,
     FollowKeys,
+    ForgetShare,
     FormGroup,
     GroupFormed,
     KeysTaken,
@@ -25,6 +28,7 @@ from pageant.protocol.ranks import (
     MoveBlocks,
     Order,
     RankReady,
+    ShareAdded,
     TakeKeys,
 )
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
@@ -142,6 +146,22 @@ class Rank(Member):
         move = Move(Way(request.way), request.sources, request.destinations)
         await self.offload_beside("moves", self._runner.host.move, move)
         return BlocksMoved()
+
+    @receives(concurrent=True)
+    async def add_share(self, request: AddShare) -> ShareAdded:
+        """Load this member's share of an adapter."""
+        assert self._runner is not None, "the leader loads adapters after the group is formed"
+        try:
+            await self.offload_beside("adapters", self._runner.add_adapter, request.key, request.folder)
+        except CheckpointError as error:
+            raise BadRequest(str(error), "folder") from None
+        return ShareAdded()
+
+    @receives
+    def forget_share(self, message: ForgetShare) -> None:
+        """Forget an adapter, after the launches that were ordered before."""
+        assert self._runner is not None
+        self.spawn(self.offload(self._runner.remove_adapter, message.key))
 
     @receives(concurrent=True)
     async def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
