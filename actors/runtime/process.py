@@ -21,6 +21,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -347,9 +348,11 @@ def leave(code: int) -> NoReturn:
     """End this process, whose work is done.
 
     Where a library has loaded Triton, the interpreter is not taken apart: Triton's bindings would report what they
-    still refer to as leaks, in dozens of lines.
+    still refer to as leaks, in dozens of lines. Nor is it where a thread still waits inside a library: that would end
+    in the middle of C++ code, and the process with an error.
     """
-    if "triton" not in sys.modules:
+    left = any(thread.daemon for thread in threading.enumerate())
+    if "triton" not in sys.modules and not left:
         sys.exit(code)
     atexit._run_exitfuncs()
     sys.stdout.flush()

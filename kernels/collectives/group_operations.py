@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pageant.kernels.collectives.base import Collectives
 from pageant.kernels.collectives.stage_links import StageLinks
 
@@ -37,17 +35,3 @@ class GroupOperations:
     def size(self) -> int:
         """Members of the group."""
         return self.everyone.size
-
-    @property
-    def _all(self) -> Sequence[Collectives]:
-        return (self.everyone,) if self.stage is self.everyone else (self.everyone, self.stage)
-
-    def abort(self, reason: str) -> None:
-        """End every wait of this member and of the others, and all later ones. Called from any thread."""
-        for collectives in self._all:
-            collectives.abort(reason)
-
-    def close(self) -> None:
-        """Leave the group. For the computing thread, when nothing is computed any more."""
-        for collectives in self._all:
-            collectives.close()

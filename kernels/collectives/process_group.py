@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,8 +52,9 @@ class ProcessGroup:
         address: the address that Gloo listens on, and by which other ranks reach this one.
         deadline_seconds: for how long one operation may wait for others.
         join_seconds: for how long the ranks wait for one another in the beginning.
+        meets: whether to wait for them at once, or when `meet` is called, which another thread can abort.
 
-    Making one waits for all ranks, and checks a sum. Raises GroupBroken if they do not come.
+    Making one waits for all ranks, if it `meets`, and checks a sum. Raises GroupBroken if they do not come.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ProcessGroup:
         address: str = "127.0.0.1",
         deadline_seconds: float = 30.0,
         join_seconds: float = 30.0,
+        meets: bool = True,
     ) -> None:
         if size < 1:
             raise GroupMisuse(f"a group of {size}; expected at least 1")
@@ -77,17 +80,45 @@ class ProcessGroup:
         self._unwaited: deque[tuple[Any, Tensor, str]] = deque()
         """Work that was begun and not waited for, with its tensor, [N] bytes, and its name."""
         self._closed = False
+        self._group: Any = None
+        self._name, self._deadline_seconds = name, deadline_seconds
         joining = timedelta(seconds=join_seconds)
+        self._open = partial(_open, PrefixStore(name, store), rank, size, self._device, address, joining)
+        if meets:
+            self.meet()
+
+    def meet(self) -> None:
+        """Wait for all ranks, once, before anything else. Raises GroupBroken if they do not come."""
         try:
-            self._group = _open(PrefixStore(name, store), rank, size, self._device, address, joining)
+            self._group = self._opened()
             self._check_sum()
             # The wait of ours ends first, with a reason of ours.
-            self._group._set_default_timeout(timedelta(seconds=deadline_seconds) + _MARGIN)
+            self._group._set_default_timeout(timedelta(seconds=self._deadline_seconds) + _MARGIN)
+        except GroupBroken:
+            raise
         except RuntimeError as error:
-            reason = f"group {name} did not form: {error}"
+            reason = f"group {self._name} did not form: {error}"
             self._waiting.break_off(reason)
             raise GroupBroken(reason) from error
-        self._waiting.deadline_seconds = deadline_seconds
+        self._waiting.deadline_seconds = self._deadline_seconds
+
+    def _opened(self) -> Any:
+        """Return torch's group. It waits for the others without regard to anyone, so on a host in another thread."""
+        if not self._waits_on_host:
+            return self._open()
+        found: list[Any] = []
+
+        def open_group() -> None:
+            try:
+                found.append(self._open())
+            except RuntimeError as error:
+                found.append(error)
+
+        self._waiting.run(open_group, f"the meeting of group {self._name}")
+        (opened,) = found
+        if isinstance(opened, RuntimeError):
+            raise opened
+        return opened
 
     def all_reduce(self, parts: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
         """See `Collectives.all_reduce`."""

@@ -45,25 +45,39 @@ class SharedMemory:
         rank: this side's.
         deadline_seconds: for how long one operation may wait for another rank.
         join_seconds: for how long the ranks wait for one another in the beginning.
+        meets: whether to wait for them at once, or when `meet` is called, which another thread can abort.
 
-    Making one waits for all ranks. Raises GroupBroken if they do not come, and GroupMisuse for an address that cannot
-    be joined: of another host or container, of a process that has ended, or with a rank that is taken.
+    Making one waits for all ranks, if it `meets`. Raises GroupBroken if they do not come. Raises GroupMisuse for an
+    address that cannot be joined: of another host or container, of a process that has ended, or with a rank that is
+    taken.
     """
 
     def __init__(
-        self, address: str, rank: int, deadline_seconds: float = 30.0, join_seconds: float = 30.0
+        self,
+        address: str,
+        rank: int,
+        deadline_seconds: float = 30.0,
+        join_seconds: float = 30.0,
+        *,
+        meets: bool = True,
     ) -> None:
         where = SegmentAddress.parse(address)
         check_rank(rank, where.size)
         self.rank, self.size = rank, where.size
         self._functions = group_functions()
+        self._deadline_seconds = deadline_seconds
         self._joined = _join(where, rank, join_seconds)
+        if meets:
+            self.meet()
+
+    def meet(self) -> None:
+        """Wait for all ranks, once, before anything else. Raises GroupBroken if they do not come."""
         try:
             self.barrier()
         except BaseException:
             self.close()
             raise
-        self._functions.watch(self._joined, int(deadline_seconds * 1e9))
+        self._functions.watch(self._joined, int(self._deadline_seconds * 1e9))
 
     def all_reduce(self, parts: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
         """See `Collectives.all_reduce`."""

@@ -20,6 +20,8 @@ from pageant.protocol.ranks import FormGroup, MeetingKey, RankReady
 if TYPE_CHECKING:
     from pageant.kernels.collectives.base import Collectives
     from pageant.kernels.collectives.group_operations import GroupOperations
+    from pageant.kernels.collectives.process_group import ProcessGroup
+    from pageant.kernels.collectives.shared_memory import SharedMemory
 
 __all__ = ["HELD_SECONDS", "KeyQueue", "Meeting", "arranged", "host_id", "is_broken"]
 
@@ -78,7 +80,8 @@ class Meeting:
         self.form = form
         self._rank, self._shape = rank, shape
         self._store = MirroredStore(publish)
-        self._operations: GroupOperations | None = None
+        self._made: list[SharedMemory | ProcessGroup] = []
+        """The groups of operations that this member takes part in, from before it waits for others there."""
         self._aborted = ""
 
     def put_all(self, keys: Iterable[MeetingKey]) -> None:
@@ -92,18 +95,12 @@ class Meeting:
         Raises:
             GroupBroken: they do not come, or the meeting was aborted.
         """
-        from pageant.kernels.collectives.base import GroupBroken
         from pageant.kernels.collectives.group_operations import GroupOperations
 
         with self._store.mirroring() if self.form.collectives == "gloo" else contextlib.nullcontext():
             everyone = self._met(self.form.meeting, self._rank, self._shape.size)
             stage = self._met_in_stage() if self._shape.stages > 1 else None
-        self._operations = GroupOperations(everyone, stage)
-        if self._aborted:
-            self._operations.abort(self._aborted)
-            self._operations.close()
-            raise GroupBroken(self._aborted)
-        return self._operations
+        return GroupOperations(everyone, stage)
 
     def _met_in_stage(self) -> Collectives:
         """Meet the members of this member's stage."""
@@ -113,24 +110,39 @@ class Meeting:
         return local_group(1)[0] if each == 1 else self._met(self.form.stage_meeting, self._rank % each, each)
 
     def _met(self, meeting: str, rank: int, size: int) -> Collectives:
+        from pageant.kernels.collectives.base import GroupBroken
+
+        made = self._make(meeting, rank, size)
+        self._made.append(made)
+        if self._aborted:  # before it was there to be aborted
+            raise GroupBroken(self._aborted)
+        made.meet()
+        return made
+
+    def _make(self, meeting: str, rank: int, size: int) -> SharedMemory | ProcessGroup:
         if self.form.collectives == "shm":
             from pageant.kernels.collectives.shared_memory import SharedMemory
 
-            return SharedMemory(meeting, rank, DEADLINE_SECONDS, DEADLINE_SECONDS)
+            return SharedMemory(meeting, rank, DEADLINE_SECONDS, DEADLINE_SECONDS, meets=False)
         from pageant.kernels.collectives.process_group import ProcessGroup
 
-        return ProcessGroup(self._store.store, meeting, rank, size, deadline_seconds=DEADLINE_SECONDS)
+        return ProcessGroup(
+            *(self._store.store, meeting, rank, size),
+            deadline_seconds=DEADLINE_SECONDS,
+            join_seconds=DEADLINE_SECONDS,
+            meets=False,
+        )
 
     def abort(self, reason: str) -> None:
-        """End every wait of this member in the group's operations, and all later ones."""
+        """End every wait of this member in the group's operations, that for the others to come, and all later ones."""
         self._aborted = self._aborted or reason
-        if self._operations is not None:
-            self._operations.abort(reason)
+        for made in self._made:
+            made.abort(reason)
 
     def close(self) -> None:
         """Leave the group. For the computing thread, when nothing is computed any more."""
-        if self._operations is not None:
-            self._operations.close()
+        for made in self._made:
+            made.close()
 
 
 @contextlib.contextmanager
