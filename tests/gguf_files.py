@@ -36,7 +36,8 @@ def write_file(
         wanted = (
             kind if isinstance(kind, str) else next((k for part, k in kind.items() if part in name), "F32")
         )
-        quantised = array.ndim > 1 and "ffn_gate_inp" not in name and "position" not in name
+        is_matrix = array.ndim > 1 and not name.endswith(".bias")
+        quantised = is_matrix and "ffn_gate_inp" not in name and "position" not in name
         used = gguf.GGMLQuantizationType[wanted if quantised else "F32"]
         writer.add_tensor(name, gguf.quants.quantize(array, used), raw_dtype=used)
     writer.write_header_to_file()
@@ -104,7 +105,7 @@ def _write_rotation(writer: Any, config: Any, head_dim: int) -> None:
 
 def _write_own(writer: Any, arch: str, config: Any) -> None:
     window = getattr(config, "sliding_window", None)
-    if window and arch in ("gemma2", "gemma3", "phi3", "olmo2"):
+    if window and arch in ("gemma2", "gemma3", "phi3", "olmo2", "gpt-oss"):
         writer.add_sliding_window(window)
     if arch == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
@@ -143,7 +144,7 @@ def _stacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Experts' matrices in stacks, by the names that llama.cpp's converter makes up for them."""
     found: dict[str, Tensor] = {}
     stacks: dict[str, dict[int, Tensor]] = {}
-    for name, tensor in tensors.items():
+    for name, tensor in _taken_apart(tensors).items():
         if expert := re.fullmatch(r"(.*\.experts)\.(\d+)\.(.*)", name):
             prefix, number, rest = expert.groups()
             stacks.setdefault(f"{prefix}.{rest}", {})[int(number)] = tensor
@@ -151,6 +152,21 @@ def _stacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             found[name] = tensor
     for name, stack in stacks.items():
         found[name] = torch.stack([stack[number] for number in sorted(stack)])
+    return found
+
+
+def _taken_apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """gpt-oss's stacks [experts, inputs, outputs] as [experts, outputs, inputs], gates and ups apart."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        stack = re.fullmatch(r"(.*\.experts)\.(gate_up|down)_proj(_bias)?", name)
+        if stack is None:
+            found[name] = tensor
+            continue
+        prefix, module, bias = stack.groups()
+        kind, rows = ("bias", tensor) if bias else ("weight", tensor.transpose(1, 2))
+        parts = {"down": rows} if module == "down" else {"gate": rows[:, ::2], "up": rows[:, 1::2]}
+        found |= {f"{prefix}.{part}_proj.{kind}": one for part, one in parts.items()}
     return found
 
 

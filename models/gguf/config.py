@@ -62,7 +62,7 @@ def make_config(metadata: Metadata, tensors: Mapping[str, TensorInfo], family: F
         "max_position_embeddings": metadata.count(".context_length"),
         "tie_word_embeddings": "output.weight" not in tensors,
         **_sizes(metadata),
-        **_rotation(metadata, tensors),
+        **_rotation(metadata, tensors, family),
         **{ours: metadata.count(key, minimum=0) for ours, key in _TOKENS.items() if key in metadata},
         **_precision(tensors),
     }
@@ -103,7 +103,7 @@ def _precision(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     return {"dtype": dtype, "quantization_config": {"quant_method": "gguf", "types": list(quantised)}}
 
 
-def _rotation(metadata: Metadata, tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
+def _rotation(metadata: Metadata, tensors: Mapping[str, TensorInfo], family: Family) -> dict[str, Any]:
     found: dict[str, Any] = {"rope_theta": metadata.number(".rope.freq_base", 10_000.0)}
     kind = metadata.text(".rope.scaling.type", "none")
     if kind not in _SCALINGS:
@@ -132,7 +132,7 @@ def _rotation(metadata: Metadata, tensors: Mapping[str, TensorInfo]) -> dict[str
     else:
         scaling["factor"] = metadata.number(".rope.scaling.factor")
         if kind == "yarn":
-            scaling |= _yarn(metadata, scaling["factor"])
+            scaling |= {**_yarn(metadata, scaling["factor"]), **family.yarn}
     return found | {"rope_scaling": scaling}
 
 

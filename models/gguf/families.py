@@ -7,11 +7,11 @@ missing or makes no sense. Knows no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pageant.models.gguf.metadata import Metadata
-from pageant.models.gguf.names import FUSED, FUSED_GATE, NAMES, PAIRED
+from pageant.models.gguf.names import FUSED, FUSED_GATE, GPT_OSS, NAMES, PAIRED
 from pageant.models.names import Names
 from pageant.models.tensor_files import TensorInfo
 
@@ -32,6 +32,8 @@ class Family:
     own: Own
     """The keys of config.json that not all families have."""
     names: Names = NAMES
+    yarn: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of YaRN's scaling that files have nowhere."""
 
 
 def _plain(metadata: Metadata, tensors: Tensors) -> dict[str, Any]:
@@ -48,6 +50,16 @@ def _mixtral(metadata: Metadata, tensors: Tensors) -> dict[str, Any]:
         "num_local_experts": metadata.count(".expert_count"),
         "num_experts_per_tok": metadata.count(".expert_used_count"),
         "intermediate_size": _rows(tensors, "blk.0.ffn_up_exps.0.weight", metadata),
+    }
+
+
+def _gpt_oss(metadata: Metadata, tensors: Tensors) -> dict[str, Any]:
+    return {
+        "num_local_experts": metadata.count(".expert_count"),
+        "num_experts_per_tok": metadata.count(".expert_used_count"),
+        "intermediate_size": _rows(tensors, "blk.0.ffn_up_exps.0.weight", metadata),
+        "sliding_window": metadata.count(".attention.sliding_window", 128),
+        "attention_bias": "blk.0.attn_q.bias" in tensors,
     }
 
 
@@ -203,6 +215,7 @@ FAMILIES: Mapping[str, Family] = {
     "olmo2 of windows": Family("Olmo3ForCausalLM", "olmo3", _olmo3),
     "starcoder2": Family("Starcoder2ForCausalLM", "starcoder2", _starcoder2),
     "gpt2": Family("GPT2LMHeadModel", "gpt2", _gpt2, FUSED),
+    "gpt-oss": Family("GptOssForCausalLM", "gpt_oss", _gpt_oss, GPT_OSS, {"truncate": False}),
     "gptneox": Family("GPTNeoXForCausalLM", "gpt_neox", _gpt_neox, FUSED),
 }
 """By the name in `general.architecture`, with what tells two apart that have the same name there."""

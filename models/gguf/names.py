@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pageant.models.names import Names
 
-__all__ = ["FUSED", "FUSED_GATE", "NAMES", "PAIRED"]
+__all__ = ["FUSED", "FUSED_GATE", "GPT_OSS", "NAMES", "PAIRED"]
 
 _MODEL = {
     "token_embd": "embedding",
@@ -47,5 +47,12 @@ PAIRED = replace(NAMES, rotates_pairs=True)
 """Families whose heads llama.cpp turns in pairs of neighbours: rows of queries and keys are sorted for that."""
 FUSED = replace(NAMES, layer=_NORMS | _ALL_IN_ONE | _MLP)
 """Families whose queries, keys and values are one tensor, in this order."""
+GPT_OSS = replace(
+    NAMES,
+    layer=_SEPARATE
+    | _EXPERTS
+    | {"attn_norm": "attention_norm", "post_attention_norm": "mlp_norm", "attn_sinks": "sinks"},
+)
+"""gpt-oss, whose norm before the MLP is called one after attention."""
 FUSED_GATE = replace(NAMES, layer=_NORMS | _ALL_IN_ONE | {"ffn_up": "gate_up", "ffn_down": "down"})
 """Families whose gate and up are one tensor besides."""

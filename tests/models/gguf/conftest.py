@@ -124,6 +124,14 @@ FORMS = {
         {"n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 256, "num_key_value_heads": None},
     ),
     "gpt_neox": Form("GPTNeoX", "gptneox", {"num_key_value_heads": None}),
+    "gpt_oss": Form(
+        "GptOss",
+        "gpt-oss",
+        {
+            **{"head_dim": 32, "sliding_window": 7, "num_local_experts": 4, "num_experts_per_tok": 2},
+            **{"intermediate_size": 64, "rope_parameters": YARN | {"truncate": False}},
+        },
+    ),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import gguf
 import pytest
 import torch
 
@@ -27,7 +28,7 @@ FORMS = (
         "qwen3",
     ),
     *("qwen3_moe", "gemma", "gemma2", "gemma3", "phi3", "granite", "smollm3", "olmo2", "olmo3", "starcoder2"),
-    *("gpt2", "gpt_neox"),
+    *("gpt2", "gpt_neox", "gpt_oss"),
 )
 
 
@@ -66,7 +67,22 @@ def test_all_architectures_but_those_without_a_name_can_come_as_files() -> None:
     named = {family.architecture for family in FAMILIES.values()}
     assert named <= set(ARCHITECTURES)
     # Mistral is a llama to llama.cpp, without its window.
-    assert set(ARCHITECTURES) - named == {"MistralForCausalLM", "GptOssForCausalLM", *SIGMOIDS}
+    assert set(ARCHITECTURES) - named == {"MistralForCausalLM", *SIGMOIDS}
+
+
+def test_experts_of_gpt_oss_in_mxfp4_are_those_of_the_file(written: Callable[..., Any]) -> None:
+    file = written("gpt_oss", {"_exps": "MXFP4"})
+    assert "6 matrices exact in 5.5 bits a weight" in file.checkpoint().ready.description
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(file.path).tensors}
+
+    def saved(name: str) -> torch.Tensor:
+        tensor = tensors[f"blk.1.ffn_{name}_exps.weight"]
+        return torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+
+    weights = file.load()._layer_weights[1]
+    assert torch.equal(plain(weights["expert_down.weight"]), saved("down"))
+    gates_and_ups = torch.cat((saved("gate"), saved("up")), dim=1)
+    assert torch.equal(plain(weights["expert_gate_up.weight"]), gates_and_ups)
 
 
 def plain(weight: Any) -> torch.Tensor:
