@@ -21,12 +21,14 @@ class SimulatedProposer:
     """One after another, or with `medusa` a tree: two at each depth, of which one is followed by more.
 
     Args:
-        said: the tokens that the model says.
+        alphabet: uint64, the tokens that the model draws from.
     """
 
-    def __init__(self, speculation: Speculation, said: UInt64, block_size: int, max_model_len: int) -> None:
+    def __init__(
+        self, speculation: Speculation, alphabet: UInt64, block_size: int, max_model_len: int
+    ) -> None:
         self._is_tree = speculation.method == "medusa"
-        self._said, self._block_size, self._max_model_len = said, block_size, max_model_len
+        self._alphabet, self._block_size, self._max_model_len = alphabet, block_size, max_model_len
 
     def propose(self, inputs: StepInputs, last: Int64, token_ids: Int64, seen: UInt64) -> Drafts:
         """Return what may follow the last drawn tokens [N], at the places `last`, which were drawn after `seen`."""
@@ -44,11 +46,11 @@ class SimulatedProposer:
             with np.errstate(over="ignore"):
                 seen = seen + written(token_ids, positions + ahead - 1)
             noise = noise_of(seen, inputs.sampling, last, ahead)
-            likeliest = scores_of(noise, self._said).argmax(axis=1)
-            others = (likeliest + 1) % len(self._said)
+            likeliest = scores_of(noise, self._alphabet).argmax(axis=1)
+            others = (likeliest + 1) % len(self._alphabet)
             right = mix(noise, np.full(1, ahead)) % np.uint64(WRONG) > 0
-            token_ids = self._said[np.where(right, likeliest, others)].astype(np.int64)
-            beside = self._said[np.where(right, others, likeliest)]
+            token_ids = self._alphabet[np.where(right, likeliest, others)].astype(np.int64)
+            beside = self._alphabet[np.where(right, others, likeliest)]
             rounds.append((token_ids.tolist(), beside.tolist()))
         guesses: list[int] = []
         parents: list[int] = []

@@ -61,7 +61,7 @@ class SimulatedOptions(ExecutorOptions, frozen=True, kw_only=True):
 
 
 class SimulatedHost:
-    """Blocks in a host's memory, and on its disk, that are not there."""
+    """Stand-in for the host's memory and its disk: the contents of blocks, by their numbers there."""
 
     def __init__(self, kv: UInt64) -> None:
         self._kv = kv
@@ -96,14 +96,14 @@ class SimulatedRunner:
         needed = -(-options.max_model_len // options.block_size) * len(self.windows)
         self.num_blocks = options.num_blocks or 4 * needed
         self._vocabulary = np.arange(options.vocab_size, dtype=np.uint64)
-        self._said = self._vocabulary[FIRST_TOKEN : FIRST_TOKEN + options.alphabet]
+        self._alphabet = self._vocabulary[FIRST_TOKEN : FIRST_TOKEN + options.alphabet]
         self._kv = np.zeros((self.num_blocks, options.block_size), np.uint64)
         self._last_drawn = np.zeros(options.max_num_seqs, np.int64)  # by row
         self._ready = ready
         self.proposer: SimulatedProposer | None = None
         if options.speculation is not None and options.speculation.on_device:
             self.proposer = SimulatedProposer(
-                options.speculation, self._said, options.block_size, options.max_model_len
+                options.speculation, self._alphabet, options.block_size, options.max_model_len
             )
         self.host = SimulatedHost(self._kv)
 
@@ -204,7 +204,7 @@ class SimulatedRunner:
     def drawn(self, seen: UInt64, sampling: SamplingColumns) -> Int64:
         """The token of each drawing row that nothing shapes, after slots whose sums are `seen`."""
         noise = noise_of(seen, sampling, np.arange(len(seen)))
-        found: Int64 = FIRST_TOKEN + scores_of(noise, self._said).argmax(axis=1)
+        found: Int64 = FIRST_TOKEN + scores_of(noise, self._alphabet).argmax(axis=1)
         return found
 
     def _shaped(self, inputs: StepInputs, seen: UInt64) -> tuple[Int64, Float32]:
@@ -213,7 +213,7 @@ class SimulatedRunner:
         places = np.union1d(shaped_places(inputs.sampling.shaping), guided)
         scores = scores_of(noise_of(seen[places], inputs.sampling, places), self._vocabulary)
         silent = np.ones(len(self._vocabulary), np.bool_)
-        silent[self._said.astype(np.int64)] = False
+        silent[self._alphabet.astype(np.int64)] = False
         scores[np.ix_(~np.isin(places, guided), silent)] = -np.inf
         shape_scores(scores, places, inputs.sampling.shaping)
         return places, scores

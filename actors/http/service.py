@@ -34,7 +34,7 @@ from pageant.actors.http.shapes import Model
 from pageant.actors.http.streams import (
     EventStream,
     Pacemaker,
-    Telling,
+    StreamWriter,
     encode,
     until_gone,
 )
@@ -351,7 +351,7 @@ async def respond(
     request: Http,
     answers: Answers,
     whole: Callable[[list[Piece]], Awaitable[msgspec.Struct]],
-    telling: Telling | None,
+    writer: StreamWriter | None,
     headers: dict[str, str],
 ) -> Response[Any]:
     """The response: all of an answer when it is there, or a stream of events.
@@ -364,7 +364,7 @@ async def respond(
     """
     try:
         async with until_gone(request.receive, answers):
-            if telling is None:
+            if writer is None:
                 body = encode(await whole(await answers.whole()))
                 headers = {**headers, WEIGHT_VERSION: ",".join(map(quote, answers.weight_versions()))}
                 return Response(body, headers=headers, media_type="application/json")
@@ -372,7 +372,7 @@ async def respond(
                 async with asyncio.timeout(service.pacemaker.tick_seconds):
                     await answers.wait()
             headers = {**headers, WEIGHT_VERSION: quote(answers.weight_version)}
-            return EventStream(answers, telling, service.pacemaker, headers)
+            return EventStream(answers, writer, service.pacemaker, headers)
     except BaseException:
         answers.close()
         raise

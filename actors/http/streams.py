@@ -47,7 +47,7 @@ class Direct(Protocol):
         """The next part."""
 
 
-class Telling(Protocol):
+class StreamWriter(Protocol):
     """Writes a response in one API's shape, event by event."""
 
     def first(self) -> Sequence[bytes]:
@@ -97,13 +97,13 @@ class Teller:
     def __init__(
         self,
         answers: Answers,
-        telling: Telling,
+        writer: StreamWriter,
         write: Callable[[Sequence[bytes]], Awaitable[None]],
         drop: Callable[[], None],
         pacemaker: Pacemaker,
         direct: Direct | None = None,
     ) -> None:
-        self._answers, self._telling, self._write, self._drop = answers, telling, write, drop
+        self._answers, self._writer, self._write, self._drop = answers, writer, write, drop
         self._pacemaker, self._direct = pacemaker, direct
         self._wrote = True  # since the last tick
         self._ticks_in_write: int | None = None
@@ -124,12 +124,12 @@ class Teller:
         Raises:
             Disconnected: the client has gone.
         """
-        answers, telling = self._answers, self._telling
+        answers, writer = self._answers, self._writer
         self._pacemaker.streams.add(self)
         if self._direct is not None:
             answers.push = self._push
         try:
-            if first := telling.first():
+            if first := writer.first():
                 await self._send(first)
             while not answers.done:
                 await answers.wait()
@@ -137,11 +137,11 @@ class Teller:
                 events = self._events()
                 if events or nothing_came:
                     await self._send(events)
-            await self._send(telling.last())
+            await self._send(writer.last())
         except Disconnected:
             raise
         except Exception as error:
-            await self._send(telling.failed(told(error)))
+            await self._send(writer.failed(told(error)))
         finally:
             answers.push = None
             self._pacemaker.streams.discard(self)
@@ -151,7 +151,7 @@ class Teller:
         """Return the events of the output that has come."""
         events: list[bytes] = []
         for piece in self._answers.take():
-            events += self._telling.next(piece)
+            events += self._writer.next(piece)
             self._pacemaker.streamed_tokens += len(piece.token_ids)
         return events
 
@@ -183,10 +183,10 @@ class EventStream(Response[Any]):
     """The response that tells an answer as server-sent events."""
 
     def __init__(
-        self, answers: Answers, telling: Telling, pacemaker: Pacemaker, headers: Mapping[str, str]
+        self, answers: Answers, writer: StreamWriter, pacemaker: Pacemaker, headers: Mapping[str, str]
     ) -> None:
         super().__init__(None, media_type="text/event-stream", headers=dict(headers))
-        self._answers, self._telling, self._pacemaker = answers, telling, pacemaker
+        self._answers, self._writer, self._pacemaker = answers, writer, pacemaker
 
     def to_asgi_response(self, *_: Any, **__: Any) -> Any:
         """Return the response, as Litestar calls for it."""
@@ -200,7 +200,7 @@ class EventStream(Response[Any]):
         headers = {**HEADERS, **self.headers, "content-type": "text/event-stream; charset=utf-8"}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         state = scope["state"]
-        teller = Teller(self._answers, self._telling, write, state[ABORT], self._pacemaker, state.get(DIRECT))
+        teller = Teller(self._answers, self._writer, write, state[ABORT], self._pacemaker, state.get(DIRECT))
         with contextlib.suppress(Disconnected):
             async with until_gone(receive, self._answers):
                 await send({"type": "http.response.start", "status": 200, "headers": raw})

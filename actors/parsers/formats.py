@@ -211,11 +211,14 @@ _SPECIAL_MARKS = ("magistral", "command", HARMONY)
 
 @dataclass(frozen=True)
 class Formats:
-    """A model's. `tools` is None where no text is read for calls unless some are forced."""
+    """The formats of one model's output."""
 
     tools: ToolFormat | None = None
+    """The format of its tool calls; None where text is not read for calls, unless a request forces some."""
     reasoning: Marks | None = None
-    special: bool = False  # whether the marks around thoughts may be special tokens
+    """The marks around its reasoning; None where it has none."""
+    special: bool = False
+    """The marks around reasoning may be special tokens."""
 
     @property
     def forced(self) -> ToolFormat:

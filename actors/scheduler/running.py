@@ -199,10 +199,10 @@ class Running:
         pending: Bool = self._num_pending[rows] > 0
         return pending
 
-    def room(self, rows: Int32) -> Int32:
+    def max_drafts(self, rows: Int32) -> Int32:
         """Return the most drafts of each row that can be accepted before its last token: int32 [N] in and out."""
-        room: Int32 = np.maximum(self._max_total[rows] - self._num_tokens[rows] - 1, 0)
-        return room
+        most: Int32 = np.maximum(self._max_total[rows] - self._num_tokens[rows] - 1, 0)
+        return most
 
     def num_tokens(self, rows: Int32) -> Int32:
         """Return the known tokens of each row, prompt and output: int32 [N] in and out."""

@@ -250,7 +250,7 @@ class Speculator:
         """
         if not self._up:
             return np.zeros(len(rows), np.int32)
-        return np.minimum(self.draft_budget.wanted(rows), self._running.room(rows)).astype(np.int32)
+        return np.minimum(self.draft_budget.wanted(rows), self._running.max_drafts(rows)).astype(np.int32)
 
     def _due(self, rows: Int32, wanted: Int32) -> Bool:
         """Return which rows get a shadow draft: bool [N]. rows, wanted: int32 [N]."""
@@ -258,7 +258,7 @@ class Speculator:
         if self._up and not wanted.all():
             none = wanted == 0
             found[none] = self.draft_budget.due(rows[none])
-            found &= self._running.room(rows) > 0
+            found &= self._running.max_drafts(rows) > 0
         return found
 
     def _room(self, request: ScheduledRequest) -> int:

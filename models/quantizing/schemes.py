@@ -14,12 +14,13 @@ __all__ = ["SCHEMES", "WHOLE_ROWS", "Scheme", "choose_scheme", "quantization_con
 WHOLE_ROWS = -1
 """The group size that means one scale for a row."""
 _UNIT = 32  # inputs that share a scale in the layouts of `pageant.kernels.quantized`
-_LIKED = (128, 64, 32)
+_COMMON_SIZES = (128, 64, 32)
+"""Group sizes that other engines have kernels for, the one that is tried first in front."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """Symmetric whole numbers with scales of groups of inputs."""
+    """A way to write weights: signed integers of so many bits, and a scale for each group of a row's inputs."""
 
     name: str
     bits: Literal[8, 4]
@@ -30,7 +31,7 @@ class Scheme:
     rounds_inputs: bool = False
     """Whether engines that follow the file round each token's activations to 8 bits, too."""
     adapts: bool = False
-    """Whether the group size may be a smaller one of those that are common, where it divides no row."""
+    """Take a smaller common group size where this one does not divide the inputs of every module."""
 
     @property
     def least(self) -> int:
@@ -74,7 +75,7 @@ def choose_scheme(name: str, group_size: int | None, targets: Iterable[Target]) 
     if group_size is not None:
         sizes = (_checked(scheme, group_size),)
     elif scheme.adapts:
-        sizes = _LIKED
+        sizes = _COMMON_SIZES
     targets = list(targets)
     for size in sizes:
         odd = None if size is None else next((one for one in targets if one.inputs % size), None)

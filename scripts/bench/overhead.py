@@ -40,7 +40,7 @@ BLOCK_SIZE = 16
 PROMPT_MAX = 48  # tokens
 WARM_STEPS = 40  # the running of all prompts, and of what Python specialises
 BATCH, FEW, MANY = 256, 100, 100_000
-LIFE, LIFE_MAX = 64, 768  # tokens of output, on average and at most
+OUTPUT_MEAN, OUTPUT_MAX = 64, 768  # tokens of a request's output
 TENANTS = 64
 EPOCH = 1
 END_TOKEN = 0
@@ -48,7 +48,7 @@ END_TOKEN = 0
 
 @dataclass
 class Seconds:
-    """Spent inside of each core."""
+    """Seconds of processor time inside of each core."""
 
     scheduler: float = 0.0
     blocks: float = 0.0
@@ -94,7 +94,7 @@ class Cores:
         self.core.pool_ready(EPOCH, 1)
 
     def submit(self, requests: list[Submit]) -> Seconds:
-        """Requests come. Returns the seconds that both spend on them."""
+        """Submit requests. Return the seconds that both cores spend on them."""
         self.seconds = Seconds()
         began = thread_time()
         for request in requests:
@@ -104,7 +104,7 @@ class Cores:
         return self.seconds
 
     def step(self) -> Seconds:
-        """Answers the oldest plan. Returns the seconds that both spend until they wait for the next answer."""
+        """Answer the oldest plan. Return the seconds that both cores spend until they wait for the next answer."""
         self.seconds = Seconds()
         plan = self._plans.popleft()
         rows = plan.rows[plan.draws]
@@ -198,8 +198,8 @@ class Crowd:
     """A batch whose requests end and are replaced, and those that wait behind it."""
 
     def __init__(self, policy: str, waiting: int) -> None:
-        self.cores = Cores(policy, BATCH, most_tokens=PROMPT_MAX + LIFE_MAX, ending=1 / LIFE)
-        self._requests = Requests(LIFE_MAX // 2, LIFE_MAX)
+        self.cores = Cores(policy, BATCH, most_tokens=PROMPT_MAX + OUTPUT_MAX, ending=1 / OUTPUT_MEAN)
+        self._requests = Requests(OUTPUT_MAX // 2, OUTPUT_MAX)
         self.cores.submit(self._requests.take(BATCH + waiting))
         for _ in range(WARM_STEPS):
             self.step()

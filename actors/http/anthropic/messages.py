@@ -56,7 +56,7 @@ def event(kind: str, **fields: Any) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + encode({"type": kind, **fields}) + b"\n\n"
 
 
-class MessagesTelling:
+class MessagesWriter:
     """A message, whole or event by event."""
 
     def __init__(self, answers: Answers, model: str) -> None:
@@ -65,16 +65,16 @@ class MessagesTelling:
         self._finished: Finished | None = None
 
     def first(self) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         return (event("message_start", message=self._message([])), event("ping"))
 
     def next(self, piece: Piece) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         self._finished = piece.finished
         return list(self._events(self._blocks.feed(piece.said)))
 
     def last(self) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         reason, sequence = self._ending()
         delta = {"stop_reason": reason, "stop_sequence": sequence}
         return [
@@ -89,7 +89,7 @@ class MessagesTelling:
         ]
 
     def failed(self, error: ErrorBody) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         kind = anthropic_kind(error.error)
         return (event("error", error=msgspec.structs.replace(error.error, type=kind)),)
 
@@ -172,9 +172,9 @@ def routes(service: Service) -> list[Any]:
         """Answer a conversation, as Anthropic's API does."""
         taken = await service.take(request, MessagesRequest, "msg")
         answers = begin(service, [taken.asked.chat(taken.served, service.rules)], taken.served, taken.name)
-        telling = MessagesTelling(answers, taken.served.name)
-        told = telling if taken.asked.stream else None
-        return await respond(service, request, answers, telling.whole, told, taken.headers)
+        writer = MessagesWriter(answers, taken.served.name)
+        told = writer if taken.asked.stream else None
+        return await respond(service, request, answers, writer.whole, told, taken.headers)
 
     @post("/v1/messages/count_tokens", status_code=200, opt=describe(CountRequest, TokenCount))
     async def count_tokens(request: Http) -> Response[bytes]:

@@ -49,7 +49,7 @@ from pageant.actors.parsers.base import CallPiece, joined
 from pageant.protocol.errors import BadRequest
 
 
-class ChatTelling:
+class ChatWriter:
     """A chat's answer, whole or chunk by chunk."""
 
     def __init__(
@@ -62,7 +62,7 @@ class ChatTelling:
         self._always_plain = not (asked.return_token_ids or asked.logprobs or asked.tells_usage_always)
 
     def first(self) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         echo = self._asked.echoed()
         delta = Delta(role="assistant", content=echo)
         chunks = [
@@ -73,7 +73,7 @@ class ChatTelling:
         return [self._frame(encode(chunk)) for chunk in chunks]
 
     def next(self, piece: Piece) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         said = piece.said
         if piece.finished is None and self._always_plain and not said.reasoning and not said.calls:
             if (weights := self._answers.weight_version) != self._weights:
@@ -87,14 +87,14 @@ class ChatTelling:
         return (self._frame(encode(self._chunk([choice]))),)
 
     def last(self) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         end = self._frame(b"[DONE]")
         if not self._asked.tells_usage:
             return (end,)
         return (self._frame(encode(self._chunk([], usage_of(self._answers)))), end)
 
     def failed(self, error: ErrorBody) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         return (self._frame(encode(error)), self._frame(b"[DONE]"))
 
     async def whole(self, pieces: list[Piece]) -> ChatCompletion:
@@ -202,9 +202,9 @@ async def answer(service: Service, request: Http) -> Response[Any]:
         answers = await _search(service, request, taken)
     else:
         answers = begin(service, [taken.asked.chat(taken.served, service.rules)], taken.served, taken.name)
-    telling = ChatTelling(taken.asked, answers, taken.served.name, service.now())
-    told = telling if taken.asked.stream else None
-    return await respond(service, request, answers, telling.whole, told, taken.headers)
+    writer = ChatWriter(taken.asked, answers, taken.served.name, service.now())
+    told = writer if taken.asked.stream else None
+    return await respond(service, request, answers, writer.whole, told, taken.headers)
 
 
 def routes(service: Service) -> list[Any]:

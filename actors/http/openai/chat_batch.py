@@ -12,7 +12,7 @@ from pageant.actors.http.answers import Piece
 from pageant.actors.http.chat.turns import Turn
 from pageant.actors.http.chat_answers import begin
 from pageant.actors.http.openai.chat import (
-    ChatTelling,
+    ChatWriter,
 )
 from pageant.actors.http.openai.chat_requests import ChatRequest
 from pageant.actors.http.openai.chat_shapes import ChatCompletion
@@ -61,18 +61,18 @@ def routes(service: Service) -> list[Any]:
             taken.served,
             taken.name,
         )
-        tellings = [ChatTelling(chat, answers, taken.served.name, created) for chat in chats]
+        writers = [ChatWriter(chat, answers, taken.served.name, created) for chat in chats]
 
         async def whole(pieces: list[Piece]) -> ChatCompletion:
-            return _joined(tellings, pieces)
+            return _joined(writers, pieces)
 
         return await respond(service, request, answers, whole, None, taken.headers)
 
     return [chat_batch]
 
 
-def _joined(tellings: Sequence[ChatTelling], pieces: Sequence[Piece]) -> ChatCompletion:
+def _joined(writers: Sequence[ChatWriter], pieces: Sequence[Piece]) -> ChatCompletion:
     """Return one response of the conversations' choices; usage counts all of them."""
-    body = tellings[0].response(())
-    choices = [telling.choice(piece) for telling, piece in zip(tellings, pieces, strict=True)]
+    body = writers[0].response(())
+    choices = [writer.choice(piece) for writer, piece in zip(writers, pieces, strict=True)]
     return msgspec.structs.replace(body, choices=choices, prompt_token_ids=None)

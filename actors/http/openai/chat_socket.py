@@ -14,7 +14,7 @@ from litestar.exceptions import WebSocketException
 
 from pageant.actors.http.chat_answers import begin
 from pageant.actors.http.errors import Disconnected, told
-from pageant.actors.http.openai.chat import ChatTelling
+from pageant.actors.http.openai.chat import ChatWriter
 from pageant.actors.http.openai.chat_requests import ChatRequest
 from pageant.actors.http.service import Service
 from pageant.actors.http.streams import (
@@ -87,7 +87,7 @@ async def _answer(service: Service, socket: Socket, inbox: _Inbox, body: bytes) 
     except Exception as error:
         await write([encode(told(error)), b"[DONE]"])
         return
-    telling = ChatTelling(taken.asked, answers, taken.served.name, service.now(), frame=bytes)
+    writer = ChatWriter(taken.asked, answers, taken.served.name, service.now(), frame=bytes)
     drop = socket.scope["state"][ABORT]
     async with until_gone(inbox.receive, answers):
-        await Teller(answers, telling, write, drop, service.pacemaker).tell()
+        await Teller(answers, writer, write, drop, service.pacemaker).tell()

@@ -132,7 +132,7 @@ class Completion(msgspec.Struct, kw_only=True):
     usage: Usage | None = None
 
 
-class CompletionTelling:
+class CompletionWriter:
     """A completion, whole or chunk by chunk. `echoes` are what each prompt's choices begin with."""
 
     def __init__(
@@ -148,11 +148,11 @@ class CompletionTelling:
         )
 
     def first(self) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         return ()
 
     def next(self, piece: Piece) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         index, text = piece.choice.index, piece.said.content
         if piece.finished is None and self._always_plain and index in self._offsets:
             if (weights := self._answers.weight_version) != self._weights:
@@ -161,12 +161,12 @@ class CompletionTelling:
         return (sse(encode(self._chunk([self._choice(piece)]))),)
 
     def last(self) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         usage = [sse(encode(self._chunk([], usage_of(self._answers))))] if self._asked.tells_usage else []
         return (*usage, sse(b"[DONE]"))
 
     def failed(self, error: ErrorBody) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         return (sse(encode(error)), sse(b"[DONE]"))
 
     def whole(self, pieces: Sequence[Piece], firsts: Sequence[str]) -> Completion:
@@ -275,16 +275,16 @@ async def _respond(
     echoes: Sequence[str],
 ) -> Response[Any]:
     asked, served = taken.asked, taken.served
-    telling = CompletionTelling(asked, answers, served.name, service.now(), echoes)
+    writer = CompletionWriter(asked, answers, served.name, service.now(), echoes)
 
     async def whole(pieces: list[Piece]) -> Completion:
         firsts: list[str] = []
         if asked.echo and asked.logprobs is not None:
             ids = [prompt.token_ids[:1] for prompt in answers.prompts]
             firsts = list(await service.detokenize(served, ids))
-        return telling.whole(pieces, firsts)
+        return writer.whole(pieces, firsts)
 
-    return await respond(service, request, answers, whole, telling if asked.stream else None, taken.headers)
+    return await respond(service, request, answers, whole, writer if asked.stream else None, taken.headers)
 
 
 def routes(service: Service) -> list[Any]:

@@ -31,7 +31,7 @@ _CALL_TEXTS = {
 
 
 class ResponseWriter:
-    """Writes a response. See `Telling`.
+    """Writes a response. See `StreamWriter`.
 
     Args:
         answers: what it is written of.
@@ -86,27 +86,27 @@ class ResponseWriter:
     # As a stream of events.
 
     def first(self) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         kinds = ["created", "queued"] if self._response.background else ["created"]
         events = [self._event(kind, response=self._response) for kind in kinds]
         self.accepted()
         return [*events, self._event("in_progress", response=self._response)]
 
     def next(self, piece: Piece) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         return [
             event for step, block, text in self._steps(piece) for event in self._events(step, block, text)
         ]
 
     def last(self) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         events = [event for step in self._blocks.end() for event in self._events(*step)]
         self._end()
         kind = "incomplete" if self._response.status != "completed" else "completed"
         return [*events, self._event(kind, response=self._response)]
 
     def failed(self, error: ErrorBody) -> Sequence[bytes]:
-        """See `Telling`."""
+        """See `StreamWriter`."""
         self.fail(error)
         return [self._event("failed", response=self._response)]
 

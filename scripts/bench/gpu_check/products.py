@@ -23,7 +23,7 @@ _EXPERTS, _CHOSEN, _HIDDEN, _INNER = 128, 8, 2048, 768  # of Qwen3-30B-A3B
 
 
 def run(recorder: Recorder, tiny: bool) -> None:
-    """Measure them."""
+    """Measure every product case."""
     bench = bench_here(tiny=tiny)
     measure_cases(recorder, bench, product_cases(bench, kernels.load("triton", bench.device.type)))
 

@@ -50,10 +50,10 @@ async def stream():
     answers = Answers("a", 1, SamplingParams(), None, lambda names: None, lambda answers: None)
     wire, pacemaker = Wire(), Pacemaker(tick_seconds=1.0, stall_seconds=2.0)
     teller = Teller(answers, Words(), wire.sent, lambda: None, pacemaker, wire)
-    telling = asyncio.ensure_future(teller.tell())
+    writer = asyncio.ensure_future(teller.tell())
     await asyncio.sleep(0)
-    yield answers, wire, telling
-    telling.cancel()
+    yield answers, wire, writer
+    writer.cancel()
 
 
 def come(answers, text, finished=None):
@@ -65,13 +65,13 @@ DONE = Finished(reason="stop")
 
 
 async def test_what_comes_is_written_in_the_same_turn(stream):
-    answers, wire, telling = stream
+    answers, wire, writer = stream
     assert wire.written == [("task", b"<")]
     come(answers, "ab")
     come(answers, "c")
     assert wire.written[1:] == [("direct", b"ab"), ("direct", b"c")]
     come(answers, "d", DONE)
-    await telling
+    await writer
     assert wire.written[3:] == [("task", b"d"), ("task", b">")]
 
 
@@ -89,9 +89,9 @@ async def test_what_comes_while_the_client_does_not_read_is_merged_by_the_task(s
 
 
 async def test_what_cannot_be_told_ends_this_stream_alone(stream):
-    answers, wire, telling = stream
+    answers, wire, writer = stream
     come(answers, "bad")  # which must not reach the loop's other streams
-    await telling
+    await writer
     assert wire.written[1:] == [("task", b"!server_error")]
 
 
@@ -104,9 +104,9 @@ async def test_a_silent_stream_gives_a_sign_of_life(stream):
 
 
 async def test_who_has_gone_is_written_nothing_more(stream):
-    answers, wire, telling = stream
+    answers, wire, writer = stream
     answers.leave()
     come(answers, "ab")
     with pytest.raises(Disconnected):
-        await telling
+        await writer
     assert wire.written == [("task", b"<")]
