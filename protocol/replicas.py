@@ -6,12 +6,18 @@ A frontend moves its requests when their replica lacks an actor while another re
 replica is drained. The scheduler ends a moved request without a word to its user. The frontend then submits it
 elsewhere, with its output so far (see `Resumption`). A scheduler that died cannot answer: its requests are submitted
 elsewhere at once.
+
+    anybody ──AddReplica / DrainReplica / RemoveReplica / GetReplicas──▶ lifecycle ──GetPlaceUse──▶ frontends
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
+
 from pageant.protocol.arrays import Int32Vector
-from pageant.protocol.message import Message
+from pageant.protocol.message import Message, Request
 
 # Fact of a scheduler that answers `Move`.
 MOVES = "moves"
@@ -41,3 +47,71 @@ class Moved(Message, frozen=True, kw_only=True):
     """int32 [N]: the position up to which each was computed at the last of them."""
     unknown: tuple[str, ...] = ()
     """Names of those that had ended before. Their ends are on the way, by the detokenizer."""
+
+
+class PlaceUse(Message, frozen=True, kw_only=True):
+    """The number of a frontend's open sequences at a replica."""
+
+    num_open: int
+
+
+class GetPlaceUse(Request[PlaceUse], frozen=True, kw_only=True):
+    """Ask a frontend how many sequences it has at the replica with this prefix."""
+
+    prefix: str
+
+
+class ReplicaEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A replica of a model."""
+
+    name: str
+    """`replica-0`."""
+    state: Literal["up", "starting", "down", "draining"]
+    """`up` takes requests; `down` has an actor that is down, and that may be started again."""
+    actors: int
+    """How many actors it has."""
+    num_open: int = 0
+    """Open sequences of all frontends there."""
+
+
+class Replicas(Message, frozen=True, kw_only=True):
+    """The replicas of a model, by number."""
+
+    replicas: tuple[ReplicaEntry, ...]
+    name: str = ""
+    """The one that was added, drained or removed."""
+
+
+class GetReplicas(Request[Replicas], frozen=True, kw_only=True):
+    """Ask the lifecycle actor for a model's replicas; `model` is the model's prefix."""
+
+    model: str = ""
+
+
+class AddReplica(Request[Replicas], frozen=True, kw_only=True):
+    """Ask the lifecycle actor to start another replica. It is answered when that takes requests."""
+
+    model: str = ""
+
+
+class DrainReplica(Request[Replicas], frozen=True, kw_only=True):
+    """Ask the lifecycle actor to let a replica finish, and to remove it then.
+
+    It gets no new requests. Those that are open after `patience` seconds go on at other replicas.
+    """
+
+    name: str
+    """`replica-0`."""
+    model: str = ""
+    patience: float = 30.0
+    force: bool = False
+    """Also the last replica, on which requests then wait for another."""
+
+
+class RemoveReplica(Request[Replicas], frozen=True, kw_only=True):
+    """Ask the lifecycle actor to remove a replica at once. Its requests go on at other replicas."""
+
+    name: str
+    model: str = ""
+    force: bool = False
+    """Also the last replica."""

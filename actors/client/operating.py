@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 
 from pageant.actors.client.adapters import adapter_folder
 from pageant.actors.client.cast import LIFECYCLE
+from pageant.actors.client.replicas import AsyncReplicas, SyncReplicas
 from pageant.actors.client.session import Session
 from pageant.actors.frontend.prompts import check_name
 from pageant.protocol.checks import expected
@@ -134,6 +135,11 @@ class AsyncOperations:
     _session: Session
 
     @property
+    def replicas(self) -> AsyncReplicas:
+        """Return the model's replicas, to add, drain and remove some."""
+        return AsyncReplicas(self._session)
+
+    @property
     def _operations(self) -> Operations:
         return Operations(self._session)
 
@@ -246,6 +252,11 @@ class SyncOperations:
     """The same methods of `LLM`."""
 
     _session: Session
+
+    @property
+    def replicas(self) -> SyncReplicas:
+        """Return the model's replicas, to add, drain and remove some."""
+        return SyncReplicas(self._session)
 
     @property
     def _operations(self) -> Operations:

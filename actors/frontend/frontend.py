@@ -19,13 +19,13 @@ from pageant.actors.frontend.moving import Moving
 from pageant.actors.frontend.options import FrontendOptions
 from pageant.actors.frontend.outputs import Arrived, RequestFailed
 from pageant.actors.frontend.peers import Peers
+from pageant.actors.frontend.placed import PlacedFrontend
 from pageant.actors.frontend.places import Place
 from pageant.actors.frontend.preparing import Preparation
 from pageant.actors.frontend.requests import Hub, Opening, OpenRequest, OpenSequence
 from pageant.actors.frontend.submitting import submits
 from pageant.actors.frontend.tracing import Tracing, log_end
-from pageant.actors.runtime import Actor, receives
-from pageant.actors.runtime.address import model_of, replica_of
+from pageant.actors.runtime import receives
 from pageant.actors.runtime.streams import Arrival
 from pageant.actors.runtime.tracing import CURRENT
 from pageant.protocol.errors import (
@@ -40,7 +40,6 @@ from pageant.protocol.errors import (
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import LearnModel, ModelLearned
 from pageant.protocol.logprobs import split_rows
-from pageant.protocol.replicas import Moved
 from pageant.protocol.roles import FRONTEND
 from pageant.protocol.sampling import SEED_MAX
 from pageant.protocol.serving import Abort, Finished, OutputBatch
@@ -52,7 +51,7 @@ OPEN_MAX = 16_384  # sequences at a time; the scheduler's mailbox holds them all
 log = logging.getLogger("pageant.frontend")
 
 
-class Frontend(Actor):
+class Frontend(PlacedFrontend):
     """Speaks for the users in this process."""
 
     role = FRONTEND
@@ -115,10 +114,6 @@ class Frontend(Actor):
 
     def _new_id(self) -> str:
         return f"{self.incarnation}.{next(self._numbers)}"
-
-    def _peers_of(self, name: str) -> Peers:
-        """Return the peers that an actor of this full name is one of."""
-        return self._peers[model_of(replica_of(name))]
 
     def abort_all(self, request_ids: list[str]) -> None:
         """Ends requests, wherever they are. Their sinks hear no more of them."""
@@ -332,12 +327,6 @@ class Frontend(Actor):
         peers = self._peers_of(event.address)
         peers.changed(event)
         self._moving.came(peers)
-
-    @receives
-    def moved(self, message: Moved) -> None:
-        """A scheduler has ended requests that go on at another replica."""
-        peers = self._peers_of(self.sender)
-        self._moving.moved(peers, peers.place_of(self.sender), message)
 
     @receives
     def learn(self, message: LearnModel) -> ModelLearned:

@@ -111,6 +111,10 @@ class Moving:
             sequence.place.num_tokens -= sequence.num_charged
         sequence.num_charged = 0
 
+    def num_at(self, prefix: str) -> int:
+        """Return the number of sequences at a place."""
+        return sum(one.place is not None and one.place.prefix == prefix for one in self._sequences.values())
+
     # Moves.
 
     def came_up(self, peers: Peers, event: ActorUp) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 from pageant.actors.lifecycle import adapters, weights
 from pageant.actors.lifecycle.control import BLOCKS, SCHEDULER, ModelControl, ReplicaControl
 from pageant.actors.lifecycle.on_demand import OnDemand
+from pageant.actors.lifecycle.replicas import ElasticLifecycle
 from pageant.actors.lifecycle.sleep import DRAIN_SECONDS, PARTS, fall_asleep, paused, still, wake
-from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime import ActorOptions, receives
 from pageant.actors.runtime.address import model_of
 from pageant.protocol.errors import BadRequest, Unsupported
 from pageant.protocol.fronting import ServedModel
@@ -40,7 +41,7 @@ from pageant.protocol.lifecycle import (
 from pageant.protocol.roles import LIFECYCLE
 
 
-class Lifecycle(Actor):
+class Lifecycle(ElasticLifecycle):
     """Serves operators."""
 
     role = LIFECYCLE
@@ -93,6 +94,7 @@ class Lifecycle(Actor):
             )
         if self.incarnation > 1:
             self.spawn(self._reconcile())
+            self.spawn(self._go_on_draining())
 
     async def _reconcile(self) -> None:
         """Go on with what a former life may not have come to do."""
