@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from pageant.scripts.command_line import generating, quantizing, testing, topologies, watching
+from pageant.scripts.command_line.replicas import replicas_app
 from pageant.scripts.commands.bench import bench_app
 from pageant.scripts.commands.model import model_app
 from pageant.scripts.engine_command import EngineCommand, ServeCommand
@@ -29,6 +30,7 @@ topology_app = typer.Typer(
 app.add_typer(topology_app, name="topology")
 app.add_typer(bench_app, name="bench")
 app.add_typer(model_app, name="model")
+app.add_typer(replicas_app, name="replicas")
 
 
 def _tell_version(asked: bool) -> None:

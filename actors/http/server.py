@@ -19,6 +19,7 @@ from pageant.actors.http import (
     about,
     listening,
     operating,
+    replicas,
     watching,
 )
 from pageant.actors.http.anthropic import messages
@@ -71,6 +72,7 @@ from pageant.protocol.fronting import (
 )
 from pageant.protocol.lifecycle import AddAdapter, LearnModel, ModelLearned, RemoveAdapter
 from pageant.protocol.message import Request
+from pageant.protocol.replicas import AddReplica, DrainReplica, RemoveReplica
 from pageant.protocol.serving import OutputBatch
 from pageant.protocol.statistics import GetMetricsPage, GetObservation, Observation
 from pageant.protocol.supervision import ActorChanged, ActorUp
@@ -240,9 +242,8 @@ class HttpServer(Frontend):
             self._page,
             self._observe,
         )
-        routes += operating.routes(
-            operating.Operators(self.service, self._ask_lifecycle, enabled=options.admin_routes)
-        )
+        operators = operating.Operators(self.service, self._ask_lifecycle, enabled=options.admin_routes)
+        routes += operating.routes(operators) + replicas.routes(operators)
         routes += adapters.routes(self.service, self._ask_lifecycle, enabled=options.runtime_adapters)
         app = make_app(
             routes,
@@ -323,7 +324,9 @@ class HttpServer(Frontend):
 
     async def _ask_lifecycle(self, request: Request[Any], seconds: float) -> Any:
         """Ask the lifecycle actor; its next life, if it dies with what may be done twice."""
-        again = not isinstance(request, AddAdapter | RemoveAdapter)
+        again = not isinstance(
+            request, AddAdapter | RemoveAdapter | AddReplica | DrainReplica | RemoveReplica
+        )
         return await self.ask(LIFECYCLE, request, timeout=seconds, again=again)
 
     async def _page(self) -> str:

@@ -26,6 +26,10 @@ ROUTES = [
     ("POST", "/wake_up"),
     ("POST", "/update_weights"),
     ("GET", "/weight_info"),
+    ("GET", "/replicas"),
+    ("POST", "/replicas/add"),
+    ("POST", "/replicas/drain"),
+    ("POST", "/replicas/remove"),
 ]
 NAME = "operated"
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": "Explain lambda"}], "temperature": 0}
