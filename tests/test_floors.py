@@ -216,6 +216,7 @@ ALLOWED = {
     "kernels/cpu/recording.py": {"threading"},
     "actors/client/batching.py": {"concurrent.futures"},
     "actors/client/engine.py": {"concurrent.futures"},
+    "actors/client/replicas.py": {"concurrent.futures"},
     "actors/client/operating.py": {"concurrent.futures"},
     "actors/client/session.py": {"concurrent.futures"},
     "actors/http/listening.py": {"socket"},
