@@ -168,8 +168,12 @@ class Operators:
 
 
 def routes(operators: Operators) -> list[Any]:
-    """The routes of this family."""
+    """Return the routes for operators."""
+    families = (_pausing, _resetting, _sleeping, _updating)
+    return [route for family in families for route in family(operators)]
 
+
+def _pausing(operators: Operators) -> list[Any]:
     @post("/pause", status_code=200, opt=describe(answer=Status, query=_PAUSE_QUERY))
     async def pause(request: Http) -> Status:
         """Compute nothing more until `/resume`: answered when no step is computed any more."""
@@ -198,6 +202,10 @@ def routes(operators: Operators) -> list[Any]:
         paused = {name: state.paused is not None for name, state in states.items()}
         return IsPaused(is_paused=any(paused.values()), models=paused)
 
+    return [pause, resume, is_paused]
+
+
+def _resetting(operators: Operators) -> list[Any]:
     @post("/reset_prefix_cache", status_code=200, opt=describe(answer=CacheReset, query=_RESET_QUERY))
     async def reset_prefix_cache(request: Http) -> CacheReset:
         """Forget all cached prefixes."""
@@ -214,6 +222,10 @@ def routes(operators: Operators) -> list[Any]:
             blocks_below=sum(one.blocks_below for one in found),
         )
 
+    return [reset_prefix_cache]
+
+
+def _sleeping(operators: Operators) -> list[Any]:
     @post("/sleep", status_code=200, opt=describe(answer=Status, query=_SLEEP_QUERY))
     async def sleep(request: Http) -> Status:
         """Give back the memory of KV cache and weights until `/wake_up`. Requests that come meanwhile wait."""
@@ -245,6 +257,10 @@ def routes(operators: Operators) -> list[Any]:
         levels = {name: state.sleep_level for name, state in (await operators.states(request)).items()}
         return IsSleeping(is_sleeping=any(levels.values()), models=levels)
 
+    return [sleep, wake_up, is_sleeping]
+
+
+def _updating(operators: Operators) -> list[Any]:
     @post("/update_weights", status_code=200, opt=describe(UpdateWeightsRequest, WeightInfo, query=(_MODEL,)))
     async def update_weights(request: Http) -> WeightInfo:
         """Go on with the weights of another checkpoint of the same shape."""
@@ -276,10 +292,7 @@ def routes(operators: Operators) -> list[Any]:
         found = {name: state.weight_version for name, state in (await operators.states(request)).items()}
         return WeightInfo(weight_version=next(iter(found.values())), models=found)
 
-    return [
-        *(pause, resume, is_paused, reset_prefix_cache, sleep, wake_up, is_sleeping),
-        *(update_weights, weight_info),
-    ]
+    return [update_weights, weight_info]
 
 
 def _flag_of(name: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pageant.models.quantizing.layerwise import Solving, round_by_layers
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
 from pageant.models.quantizing.targets import select
+from tests.models.quantizing.architectures import ONE_OF_EACH
 
 SEQUENCES = [[(7 * i + 3 * n) % 300 + 6 for i in range(length)] for n, length in enumerate((40, 23, 9))]
 
@@ -71,14 +72,7 @@ def write_ids(folder: Path, count: int, vocab_size: int = 331) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe_window", "qwen3_moe_sparse"),
-        *("gemma", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "gpt2_odd"),
-        *("gpt_neox", "starcoder2"),
-    ],
-)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_logits_are_nearer_than_by_the_nearest_codes(
     family: Callable[[str], Any], pages: Any, tmp_path: Path, name: str
 ) -> None:

@@ -17,6 +17,7 @@ from pageant.models.quantizing import quantizer
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
 from pageant.protocol.errors import ArgumentError, ConfigurationError
+from tests.models.quantizing.architectures import ONE_OF_EACH
 from tests.pooled_models import save_model
 
 BYTES = {"w4a16": (4, 32), "int4": (4, 32), "w8a16": (8, None), "w8a8": (8, None), "int8": (8, 32)}
@@ -52,14 +53,7 @@ def test_each_scheme_is_read_back_exactly_and_is_near(
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe_window", "qwen3_moe_sparse"),
-        *("gemma", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "gpt2_odd"),
-        *("gpt_neox", "starcoder2"),
-    ],
-)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_every_architecture_can_be_written_and_read(
     family: Callable[[str], Any], pages: Any, tmp_path: Path, read_back: Any, name: str
 ) -> None:

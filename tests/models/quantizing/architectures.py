@@ -1,0 +1,9 @@
+"""Families of `tests/models/conftest.py`: one of every architecture whose weights can be quantised."""
+
+from __future__ import annotations
+
+ONE_OF_EACH = (
+    *("llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe_window", "qwen3_moe_sparse"),
+    *("gemma", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "gpt2_odd"),
+    *("gpt_neox", "starcoder2"),
+)
