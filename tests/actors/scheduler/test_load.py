@@ -13,8 +13,8 @@ from pageant.protocol.routing import Load
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Resumption, Submit
 from pageant.protocol.supervision import DeathsCharged
+from tests.actors.scheduler.scene import Scene
 from tests.actors.scheduler.test_actor import Told
-from tests.actors.scheduler.test_core import Scene
 
 
 @pytest.fixture
