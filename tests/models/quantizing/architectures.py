@@ -5,5 +5,9 @@ from __future__ import annotations
 ONE_OF_EACH = (
     *("llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe_window", "qwen3_moe_sparse"),
     *("gemma", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "gpt2_odd"),
-    *("gpt_neox", "starcoder2"),
+    *("gpt_neox", "starcoder2", "glm4_moe", "minimax_m2"),
 )
+ROUTED_AT_RANDOM = ("glm4_moe", "minimax_m2")
+"""Families whose routers, of random weights, send some tokens to other experts when weights are rounded."""
+REFUSED = frozenset({"GptOssForCausalLM"})
+"""Architectures whose experts are saved in stacks, which cannot be quantised here."""

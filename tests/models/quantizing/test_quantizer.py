@@ -17,7 +17,7 @@ from pageant.models.quantizing import quantizer
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
 from pageant.protocol.errors import ArgumentError, ConfigurationError
-from tests.models.quantizing.architectures import ONE_OF_EACH
+from tests.models.quantizing.architectures import ONE_OF_EACH, REFUSED, ROUTED_AT_RANDOM
 from tests.pooled_models import save_model
 
 BYTES = {"w4a16": (4, 32), "int4": (4, 32), "w8a16": (8, None), "w8a8": (8, None), "int8": (8, 32)}
@@ -70,13 +70,14 @@ def test_every_architecture_can_be_written_and_read(
         with torch.inference_mode():
             logits.append(pages(decoder).step({"a": list(range(3, 24))})["a"])
     expected, found = logits
-    assert (found - expected).square().mean() < 0.05**2 * expected.square().mean()
+    most = 0.15 if name in ROUTED_AT_RANDOM else 0.05
+    assert (found - expected).square().mean() < most**2 * expected.square().mean()
 
 
 def test_every_architecture_is_among_them(family: Callable[[str], Any]) -> None:
     (mark,) = test_every_architecture_can_be_written_and_read.pytestmark
     written = {Checkpoint(family(name).path).config["architectures"][0] for name in mark.args[1]}
-    assert written == set(ARCHITECTURES)
+    assert written == set(ARCHITECTURES) - REFUSED
 
 
 def test_configuration_tokenizer_and_nothing_pickled_come_along(llama: Path, tmp_path: Path) -> None:
