@@ -12,6 +12,7 @@ import msgspec
 from pageant.protocol.allocation import PoolStatistics
 from pageant.protocol.fronting import HttpStatistics
 from pageant.protocol.message import Message, Request
+from pageant.protocol.routing import RouterStatistics
 from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.supervision import ActorEntry, NodeStatistics
 
@@ -118,6 +119,7 @@ class Observation(Message, frozen=True, kw_only=True):
     https: dict[str, HttpStatistics] = msgspec.field(default_factory=dict)
     spans: dict[str, int] = msgspec.field(default_factory=dict)
     """Spans of traces, by what became of them."""
+    routers: dict[str, RouterStatistics] = msgspec.field(default_factory=dict)
 
 
 class GetObservation(Request[Observation], frozen=True, kw_only=True):

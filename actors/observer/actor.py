@@ -17,6 +17,7 @@ from pageant.protocol.allocation import GetPoolStatistics
 from pageant.protocol.errors import PageantError
 from pageant.protocol.fronting import GetHttpStatistics, ServedModel
 from pageant.protocol.message import Message, Request
+from pageant.protocol.routing import GetRouterStatistics
 from pageant.protocol.scheduling import GetSchedulerStatistics
 from pageant.protocol.statistics import (
     FrontendStatistics,
@@ -97,6 +98,7 @@ class Observer(Actor):
             self._ask_all(_of_role(up, "executor"), GetExecutorStatistics()),
         )
         https = await self._ask_all(_of_role(up, "http"), GetHttpStatistics())
+        routers = await self._ask_all(_of_role(up, "router"), GetRouterStatistics())
         return Observation(
             models={model.replica: model.name for model in self.options.served},
             at=self.clock.now(),
@@ -108,6 +110,7 @@ class Observer(Actor):
             executors=executors,
             https=https,
             spans=dict(self._outgoing.counts) if self._outgoing is not None else {},
+            routers=routers,
         )
 
     @receives(concurrent=True)

@@ -45,6 +45,7 @@ def exposition(observation: Observation) -> str:
     _requests(page, observation.models, observation)
     _blocks(page, observation.models, observation)
     _devices(page, observation.models, observation)
+    _routers(page, observation)
     _servers(page, observation)
     _actors(page, observation)
     return page.text()
@@ -76,6 +77,25 @@ def _requests(page: Page, models: Mapping[str, str], observation: Observation) -
     for name, frontend in observation.frontends.items():
         labels = {**_model(models, name), "actor": name.removeprefix(replica_of(name))}
         _frontend(page, labels, frontend)
+
+
+def _routers(page: Page, observation: Observation) -> None:
+    for router in observation.routers.values():
+        page.counter(
+            "route_decisions_total", "Requests that the router sent somewhere.", router.decisions, {}
+        )
+        about = "Prompt tokens that replicas were expected to have cached."
+        page.counter("route_hit_tokens_total", about, router.hit_tokens, {})
+        page.counter("route_tokens_total", "Prompt tokens of the requests that it sent.", router.tokens, {})
+        about = "Decisions that the routing policy failed to make."
+        page.counter("route_policy_failures_total", about, router.policy_failures, {})
+        for name, replica in router.replicas.items():
+            labels = _engine(observation.models, f"{name}scheduler")
+            about = "Tokens that a replica is to compute, with what is on its way."
+            page.gauge("route_waiting_tokens", about, replica.waiting_tokens, labels)
+            about = "Seconds until those are computed."
+            seconds = replica.waiting_tokens * replica.seconds_per_token
+            page.gauge("route_waiting_seconds", about, seconds, labels)
 
 
 def _frontend(page: Page, labels: Mapping[str, str], frontend: FrontendStatistics) -> None:

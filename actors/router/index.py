@@ -24,7 +24,7 @@ class PrefixIndex:
         self._predicted: dict[bytes, int] = {}
         # When a prediction ends, by name and replica; and all ends in their order, those of renewed ones too.
         self._ends: dict[tuple[bytes, int], float] = {}
-        self._queue: deque[tuple[float, bytes, int]] = deque()
+        self._queue: deque[tuple[float, int, list[bytes]]] = deque()
         # The number of blocks of each replica, in all tiers.
         self._counts: dict[int, int] = {}
 
@@ -65,20 +65,32 @@ class PrefixIndex:
 
     def predict(self, bit: int, names: Iterable[bytes], now: float) -> None:
         """Expect a replica to have blocks soon, if it does not have them."""
-        end = now + PREDICTION_SECONDS
+        end, tiers, predicted, ends = (
+            now + PREDICTION_SECONDS,
+            [*self._tiers.values()],
+            self._predicted,
+            self._ends,
+        )
+        new: list[bytes] = []
         for name in names:
-            if not any(cached.get(name, 0) & bit for cached in self._tiers.values()):
-                self._predicted[name] = self._predicted.get(name, 0) | bit
-                self._ends[name, bit] = end
-                self._queue.append((end, name, bit))
+            for cached in tiers:
+                if cached.get(name, 0) & bit:
+                    break
+            else:
+                predicted[name] = predicted.get(name, 0) | bit
+                ends[name, bit] = end
+                new.append(name)
+        if new:
+            self._queue.append((end, bit, new))
 
     def expire(self, now: float) -> None:
         """Forget predictions that did not come true in time."""
         queue = self._queue
         while queue and queue[0][0] <= now:
-            end, name, bit = queue.popleft()
-            if self._ends.get((name, bit)) == end:
-                self._unpredict(name, bit)
+            end, bit, names = queue.popleft()
+            for name in names:
+                if self._ends.get((name, bit)) == end:
+                    self._unpredict(name, bit)
 
     def _unpredict(self, name: bytes, bit: int) -> None:
         self._ends.pop((name, bit), None)
@@ -92,15 +104,16 @@ class PrefixIndex:
         Args:
             bits: the replicas to look at.
         """
-        masks = [*self._tiers.values(), self._predicted]
+        device, predicted = self._tiers[DEVICE], self._predicted
+        below = [cached for tier, cached in self._tiers.items() if tier != DEVICE]
         depths: dict[int, int] = {}
         read: list[bytes] = []
         alive = bits
         for name in names:
             read.append(name)
-            having = 0
-            for mask in masks:
-                having |= mask.get(name, 0)
+            having = device.get(name, 0) | predicted.get(name, 0)
+            for cached in below:
+                having |= cached.get(name, 0)
             having &= alive
             if having != alive:
                 _leave(depths, alive & ~having, len(read) - 1)

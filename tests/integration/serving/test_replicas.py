@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -48,6 +49,9 @@ def test_answers_are_those_of_one_engine_and_metrics_tell_replicas_apart(client,
         engine: float(line.rpartition(" ")[2]) for engine in engines for line in lines if engine in line
     }
     assert len(counts) == 2 and min(counts.values()) >= 2
+    assert float(re.search(r"^pageant:route_decisions_total(?:{})? (\S+)$", page, re.MULTILINE)[1]) >= 4
+    waiting = re.findall(r'^pageant:route_waiting_seconds\{.*engine="(\d)".*\} 0', page, re.MULTILINE)
+    assert sorted(waiting) == ["0", "1"]
 
 
 def test_operators_add_drain_and_remove(client):
