@@ -13,6 +13,19 @@ constexpr float LOG2_E = 1.44269504f;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Chunks, or entries, [start, stop).
+struct Span {
+    int64_t start, stop;
+    bool empty() const { return start >= stop; }
+    bool holds(int64_t i) const { return start <= i && i < stop; }
+    Span and_of(Span other) const { return {std::max(start, other.start), std::min(stop, other.stop)}; }
+    // What holds both.
+    Span with(Span other) const {
+        if (empty() || other.empty()) return empty() ? other : *this;
+        return {std::min(start, other.start), std::max(stop, other.stop)};
+    }
+};
+
 template <class T>
 struct Problem {
     const T* query;
@@ -44,19 +57,33 @@ struct Problem {
         const int64_t block = entry / block_size, id = tables[sequence * table_stride + block];
         return cache + layout().row(id, kv_head, entry - block * block_size);
     }
-    // Reads keys or values in 8 bits, of entries [start, stop), to rows so far apart, and calls then() after each.
-    template <class E, class Then>
-    void decode(const char* cache, int64_t sequence, int64_t kv_head, int64_t start, int64_t stop, E* to, int64_t stride,
+    // Where the scale of an entry lies in a cache in 8 bits, in bytes. Those of its block follow one another.
+    int64_t scale_place(int64_t sequence, int64_t kv_head, int64_t entry) const {
+        const int64_t block = entry / block_size, id = tables[sequence * table_stride + block];
+        return layout().scale(id, kv_head, entry - block * block_size);
+    }
+    // Unpacks codes of entries [start, stop), without their scales, to rows so far apart, and calls then() after each.
+    template <class Code, class E, class Then>
+    void unpack(const char* cache, int64_t sequence, int64_t kv_head, int64_t start, int64_t stop, E* to, int64_t stride,
                 const Then& then) const {
-        const KvLayout at = layout();
         for (int64_t entry = start; entry < stop;) {
-            const int64_t block = entry / block_size, id = tables[sequence * table_stride + block], first = block * block_size;
-            const char *codes = cache + at.row(id, kv_head, entry - first), *scale = cache + at.scale(id, kv_head, entry - first);
-            const int64_t end = std::min(stop, first + block_size);
-            for (; entry < end; entry++, to += stride, codes += head_dim, scale += KV_SCALE_BYTES) {
-                decode_head(format, codes, scale, head_dim, to);
+            auto* codes = (const Code*)entry_of(cache, sequence, kv_head, entry);
+            const int64_t end = std::min(stop, (entry / block_size + 1) * block_size);
+            for (; entry < end; entry++, to += stride, codes += head_dim) {
+                kv_codes::unpack(codes, head_dim, to);
                 then();
             }
+        }
+    }
+    // Writes by what the numbers of codes of a split are multiplied, of those entries that are wanted, and zeros between.
+    template <class Code>
+    void read_scales(const char* cache, int64_t sequence, int64_t kv_head, int64_t split, Span wanted, float* to) const {
+        const Span its = wanted.and_of({split * SPLIT, (split + 1) * SPLIT});
+        if (its.stop - its.start < SPLIT) std::fill_n(to, SPLIT, 0.0f);
+        for (int64_t entry = its.start; entry < its.stop;) {
+            const char* from = cache + scale_place(sequence, kv_head, entry);
+            const int64_t end = std::min(its.stop, (entry / block_size + 1) * block_size);
+            for (; entry < end; entry++, from += KV_SCALE_BYTES) to[entry % SPLIT] = load<float>(from) * Code::UNIT;
         }
     }
 };
@@ -99,19 +126,6 @@ struct RowsMemory {
     Rows take(int64_t count, int64_t width) {
         float* start = memory.take(count * (width + 2));
         return {start, start + count * width, start + count * (width + 1)};
-    }
-};
-
-// Chunks, or entries, [start, stop).
-struct Span {
-    int64_t start, stop;
-    bool empty() const { return start >= stop; }
-    bool holds(int64_t i) const { return start <= i && i < stop; }
-    Span and_of(Span other) const { return {std::max(start, other.start), std::min(stop, other.stop)}; }
-    // What holds both.
-    Span with(Span other) const {
-        if (empty() || other.empty()) return empty() ? other : *this;
-        return {std::min(start, other.start), std::max(stop, other.stop)};
     }
 };
 

@@ -121,9 +121,11 @@ void with(const Problem<T>& p, const Item& item, const Use& use) {
 }
 template <class T, class Use>
 void with_gatherer(const Problem<T>& p, const Item& item, const Use& use) {
-    const bool coded = p.layout().coded();
-    if (goes_by_runs<T>(item.count)) return coded ? with<FewGatherer<T, true>>(p, item, use) : with<FewGatherer<T, false>>(p, item, use);
-    coded ? with<Gatherer<T, true>>(p, item, use) : with<Gatherer<T, false>>(p, item, use);
+    auto of_cached = [&](auto cached) {
+        using Cached = decltype(cached);
+        goes_by_runs<T>(item.count) ? with<FewGatherer<T, Cached>>(p, item, use) : with<Gatherer<T, Cached>>(p, item, use);
+    };
+    p.layout().coded() ? with_code(p.format, of_cached) : of_cached(T{});
 }
 
 // All splits of an item, one after another; `then` is what this thread gathers afterwards.

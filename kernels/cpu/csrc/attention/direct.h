@@ -55,10 +55,10 @@ inline void exchange_quarters(vu (&rows)[4]) {
     rows[3] = together<1>(b, d, LANES);
 }
 
-// Asks for so many bytes, and goes on by as many.
+// Asks for so many bytes, or the line of fewer, and goes on by as many.
 template <int64_t BYTES>
 __attribute__((always_inline)) inline void fetch_on(const char*& ahead) {
-    UNROLL for (int64_t i = 0; i + LINE <= BYTES; i += LINE) fetch_here(ahead + i);
+    UNROLL for (int64_t i = 0; i < BYTES; i += LINE) fetch_here(ahead + i);
     ahead += BYTES;
 }
 

@@ -21,12 +21,14 @@ struct FewProducts<Cells, true> {
 };
 #endif
 
-// A cache that is CODED is decoded run by run, into the nearest cache.
-template <class T, bool CODED>
+// What is cached is T's, or codes. Vectors multiply these as they lie; for tiles they are unpacked run by run, into the nearest
+// cache.
+template <class T, class Cached>
 class FewGatherer {
     using Cells = typename CellsOf<T>::Type;
     using Number = typename Cells::Number;
-    using Element = std::conditional_t<CODED, Number, T>;  // of runs as they are multiplied
+    static constexpr bool CODED = !std::is_same_v<Cached, T>, UNPACKS = CODED && Cells::TILED;
+    using Element = std::conditional_t<UNPACKS, Number, Cached>;  // of runs as they are multiplied
     using Products = typename FewProducts<Cells, Cells::TILED>::Type;
     static constexpr int TOGETHER = Products::TOGETHER;
     typedef std::array<const Element*, TOGETHER> Runs;
@@ -42,6 +44,7 @@ class FewGatherer {
         part = part_memory.take(item.rows(), width);
         products.start({item.heads, item.count, depth, width, p.head_dim});
         copy = copy_memory.take(TOGETHER * RUN * key_stride());
+        if constexpr (CODED) scales = scales_memory.take(2 * item.heads * SPLIT);
         nothing.resize(RUN * key_stride(), Element{});
         sights.resize(item.count);
         seen = Span{0, 0};
@@ -67,8 +70,9 @@ class FewGatherer {
         for (int64_t split = first; split < stop; split++) {
             const Span chunks = chunks_of(wanted, split), runs = runs_of(split);
             add_scores(runs);
+            if constexpr (CODED) read_scales(split);
             for (int64_t r = 0; r < item.rows(); r++)
-                weigh(p, sights[r % item.count], chunks, scores + r * SCORES_STRIDE, part.from(r, width));
+                weigh(p, sights[r % item.count], chunks, scores + r * SCORES_STRIDE, part.from(r, width), scales_of(r / item.count));
             std::fill_n(part.values, item.rows() * width, 0.0f);
             add_values(runs, runs_of(split + 1));
             done(split, 0, item.rows(), part);
@@ -110,22 +114,20 @@ class FewGatherer {
         return its.stop - its.start == RUN && all.start % p.block_size + RUN <= p.block_size;
     }
     // A copy of what is wanted of a run, rows so far apart, with zeros between: entries that no row sees may hold anything, and
-    // a weight of zero times NaN is NaN. Codes are decoded, and as much as is read is asked for `ahead`.
+    // a weight of zero times NaN is NaN. Where codes are unpacked, as much as is read is asked for `ahead`.
     const Element* copied(const char* cache, int64_t run, int64_t kv_head, int64_t stride, const char* ahead) const {
         const Span its = wanted.and_of({run * RUN, (run + 1) * RUN});
         if (its.empty()) return nothing.data();
         Element* const to = copy + run % TOGETHER * RUN * key_stride();
-        if (!CODED || its.stop - its.start < RUN || stride != p.head_dim) std::fill_n(to, RUN * stride, Element{});
-        if constexpr (CODED) {
-            // What is asked for is the codes of as many tokens, and the line after them, with their scales if all are of one block.
-            p.decode(cache, item.sequence, kv_head, its.start, its.stop, to + its.start % RUN * stride, stride, [&] {
+        if (!UNPACKS || its.stop - its.start < RUN || stride != p.head_dim) std::fill_n(to, RUN * stride, Element{});
+        if constexpr (UNPACKS) {
+            p.template unpack<Cached>(cache, item.sequence, kv_head, its.start, its.stop, to + its.start % RUN * stride, stride, [&] {
                 for (int64_t i = 0; i < p.head_dim; i += LINE) fetch_here(ahead + i);
                 ahead += p.head_dim;
             });
-            fetch_here(ahead);
         } else {
             for (int64_t entry = its.start; entry < its.stop; entry++)
-                std::copy_n((const T*)p.entry_of(cache, item.sequence, kv_head, entry), p.head_dim, to + entry % RUN * stride);
+                std::copy_n((const Element*)p.entry_of(cache, item.sequence, kv_head, entry), p.head_dim, to + entry % RUN * stride);
         }
         return to;
     }
@@ -141,7 +143,7 @@ class FewGatherer {
             const Asked later = run + TOGETHER < runs.stop ? runs_from(cache, run + TOGETHER) : next;
             bool whole[TOGETHER];
             for (int i = 0; i < TOGETHER; i++) {
-                whole[i] = !CODED && stride == p.head_dim && lies(run + i);
+                whole[i] = !UNPACKS && stride == p.head_dim && lies(run + i);
                 fetch_here(later[i]);  // so that its place is known when it is asked for
             }
             for (int64_t h = 0; h < item.heads; h++) {
@@ -151,11 +153,31 @@ class FewGatherer {
                     const bool goes_on = h + ahead < item.heads;
                     asked[i] = goes_on ? here[i] + (h + ahead) * apart : later[i] + (h + ahead - item.heads) * apart;
                     at[i] = whole[i] ? (const Element*)(here[i] + h * apart) : copied(cache, run + i, item.kv_head + h, stride, asked[i]);
-                    if (CODED) asked[i] = (const char*)at[i];  // which is there
+                    if (UNPACKS) asked[i] = (const char*)at[i];  // which is there
+                    if (CODED && cache == p.keys) fetch_scales(run + i, h);
                 }
                 each(at, asked, h, run % (SPLIT / RUN));
             }
         }
+    }
+
+    // Asks for the scales of a run's keys and values, which are read when all scores of a split are made.
+    void fetch_scales(int64_t run, int64_t h) const {
+        const int64_t entry = std::clamp(run * RUN, wanted.start, wanted.stop - 1);
+        const int64_t at = p.scale_place(item.sequence, item.kv_head + h, entry);
+        fetch_here(p.keys + at);
+        fetch_here(p.values + at);
+    }
+    // Scales of a split: the keys' of each key head, then the values'.
+    void read_scales(int64_t split) {
+        for (int64_t h = 0; h < item.heads; h++) {
+            p.template read_scales<Cached>(p.keys, item.sequence, item.kv_head + h, split, wanted, scales + h * SPLIT);
+            p.template read_scales<Cached>(p.values, item.sequence, item.kv_head + h, split, wanted, scales + (item.heads + h) * SPLIT);
+        }
+    }
+    auto scales_of(int64_t h) const {
+        if constexpr (CODED) return SplitScales{scales + h * SPLIT, scales + (item.heads + h) * SPLIT};
+        else return NoScales{};
     }
 
     void add_scores(Span runs) {
@@ -177,13 +199,14 @@ class FewGatherer {
     Span seen, wanted;  // entries that any row sees, and those of them that are gathered now
     Products products;
     float* scores;  // and, in their place, weights
+    float* scales;
     Rows part;
     Element* copy;
     std::vector<Element> nothing;
     Place after{-1, 0, 0};
     const char* of_keys = nullptr;  // of the call before
     std::vector<Sight> sights;   // of the rows of one key head
-    Scratch<float> scores_memory;
+    Scratch<float> scores_memory, scales_memory;
     Scratch<Element> copy_memory;
     RowsMemory part_memory;
 };

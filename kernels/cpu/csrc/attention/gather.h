@@ -15,9 +15,11 @@
 #include "attention/panel_tiles.h"
 #include "attention/sights.h"
 
-// For one key head at a time: those that go by runs are in few.h. A cache that is CODED is decoded chunk by chunk.
-template <class T, bool CODED>
+// For one key head at a time: those that go by runs are in few.h. A cache of codes, which `Cached` is if not T, is unpacked chunk
+// by chunk.
+template <class T, class Cached>
 class Gatherer {
+    static constexpr bool CODED = !std::is_same_v<Cached, T>;
     using Cells = typename CellsOf<T>::Type;
     using Number = typename Cells::Number;
     using Element = std::conditional_t<CODED, Number, T>;  // of keys and values as they are packed
@@ -70,6 +72,10 @@ class Gatherer {
         for (int64_t t = 0; t < CHUNK; t++) packing::fetch(next->at[packing::in_turn(t)], p.head_dim);
         for (int64_t split = first; split < stop; split++) {
             Span chunks = chunks_of(wanted, split);
+            if constexpr (CODED) {
+                p.template read_scales<Cached>(p.keys, item.sequence, item.kv_head, split, wanted, key_scales);
+                p.template read_scales<Cached>(p.values, item.sequence, item.kv_head, split, wanted, value_scales);
+            }
             for (int64_t group = groups - 1; group >= 0; group--) {
                 int64_t row = group * GROUP_ROWS, count = std::min(GROUP_ROWS, item.count - row);
                 Span its = chunks_of(seen_by[group], split);
@@ -84,7 +90,7 @@ class Gatherer {
     }
 
   private:
-    // Where the keys or the values of a chunk's tokens lie, and room for them where they are decoded.
+    // Where the keys or the values of a chunk's tokens lie, and room for them where they are unpacked.
     struct Lines {
         const Element* at[CHUNK];
         Element* room;
@@ -101,7 +107,7 @@ class Gatherer {
         if constexpr (CODED) {
             Element* at = to.room;
             for (int64_t entry = its.start; entry < its.stop; entry++, at += p.head_dim) to.at[entry - first] = at;
-            p.decode(cache, item.sequence, item.kv_head, its.start, its.stop, to.room, p.head_dim, [] {});
+            p.template unpack<Cached>(cache, item.sequence, item.kv_head, its.start, its.stop, to.room, p.head_dim, [] {});
         } else {
             for (int64_t entry = its.start; entry < its.stop;) {
                 const T* at = (const T*)p.entry_of(cache, item.sequence, item.kv_head, entry);
@@ -171,7 +177,9 @@ class Gatherer {
 
     // Of the group's row `r`, which is the item's row `of`.
     void weigh_row(Span chunks, int64_t of, int64_t r) {
-        weigh(p, sights[of], chunks, scores + r * SCORES_STRIDE, part.from(r, width));
+        float* const at = scores + r * SCORES_STRIDE;
+        if constexpr (CODED) weigh(p, sights[of], chunks, at, part.from(r, width), SplitScales{key_scales, value_scales});
+        else weigh(p, sights[of], chunks, at, part.from(r, width), NoScales{});
     }
 
     Problem<T> p;
@@ -180,6 +188,7 @@ class Gatherer {
     Span seen, wanted;  // entries that any row sees, and those of them that are gathered now
     Cell *query, *keys, *values;
     float* scores;
+    float key_scales[CODED ? SPLIT : 1], value_scales[CODED ? SPLIT : 1];
     Rows part;
     Lines lines[2];
     Lines *now = &lines[0], *next = &lines[1];

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attention/panel.h"
+#include "base/kv_codes.h"
 #include "base/transpose.h"
 
 namespace packing {
@@ -17,6 +18,19 @@ inline vu cells(const bf16* p) {
 }
 template <class Cells>
 inline vu cells(const f16* p) { return (vu)read(p); }
+// Those of codes in 8 bits stand for their numbers without a scale.
+template <class Cells, class Code>
+inline vu cells_of_codes(const Code* p) {
+    const vf first = Code::numbers(load<kv_codes::vc>(p));
+#if defined(__AVX512F__)
+    if constexpr (Cells::PER_CELL == 2) return line_of<bf16>(first, Code::numbers(load<kv_codes::vc>(p + W)));
+#endif
+    return (vu)first;
+}
+template <class Cells>
+inline vu cells(const kv_codes::Int8* p) { return cells_of_codes<Cells>(p); }
+template <class Cells>
+inline vu cells(const kv_codes::Fp8* p) { return cells_of_codes<Cells>(p); }
 // The same where there are only n numbers, the rest zero; n may be none or less.
 template <class Cells, class T>
 inline vu cells(const T* p, int64_t n) {

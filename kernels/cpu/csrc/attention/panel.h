@@ -14,9 +14,13 @@
 
 using Cell = uint32_t;  // in memory: a float's bits, or a pair
 
+// Weights times scales; what has no weight may have any scale.
+inline vf scaled(vf weights, const float* scales) { return weights == 0 ? vf{} : weights * load<vf>(scales); }
+
 // How cells of T are computed with. `Number` is what a row is made of, PER_CELL of them to a cell; `weights` makes
 // W times two weights of the powers of two that they are, and adds them to a total as they are rounded, so that what
-// is divided by is the sum of what was weighed with.
+// is divided by is the sum of what was weighed with. `scaled_weights` makes them times the scales of values, which the total
+// is without.
 struct FloatCells {
     using Number = float;
     static constexpr int PER_CELL = 1;
@@ -26,6 +30,12 @@ struct FloatCells {
         a = power_of_two<6>(a), b = power_of_two<6>(b);
         store(to, a);
         store(to + W, b);
+        return total + a + b;
+    }
+    static vf scaled_weights(vf a, vf b, const float* scales, float* to, vf total) {
+        a = power_of_two<6>(a), b = power_of_two<6>(b);
+        store(to, scaled(a, scales));
+        store(to + W, scaled(b, scales + W));
         return total + a + b;
     }
 };
@@ -50,6 +60,12 @@ struct PairCells {
         write(to + W, b);
         return total + rounded<bf16>(a) + rounded<bf16>(b);
 #endif
+    }
+    static vf scaled_weights(vf a, vf b, const float* scales, bf16* to, vf total) {
+        a = power_of_two<3>(a), b = power_of_two<3>(b);
+        write(to, scaled(a, scales));
+        write(to + W, scaled(b, scales + W));
+        return total + a + b;
     }
 #if defined(__AVX512BF16__)
     static vf add(vf sums, vu a, vu b) { return (vf)_mm512_dpbf16_ps((__m512)sums, (__m512bh)a, (__m512bh)b); }

@@ -56,11 +56,27 @@ __attribute__((noinline)) float make_weights(const float* scores, int64_t count,
     }
     return sum(total);
 }
+// The same of weights times the scales of values, without which they are summed.
+template <class Cells>
+__attribute__((noinline)) float make_weights(const float* scores, int64_t count, float scale, float largest,
+                                             typename Cells::Number* to, const float* scales) {
+    vf base = splat(largest == NOTHING ? 0 : -largest), total = {};
+    for (int64_t t = 0; t < count; t += 2 * W) {
+        vf a = fma(load<vf>(scores + t), splat(scale), base);
+        vf b = fma(load<vf>(scores + t + W), splat(scale), base);
+        total = Cells::scaled_weights(a, b, scales + t, to + t, total);
+    }
+    return sum(total);
+}
 
 template <class T>
 void cap(const Problem<T>& p, float* at) {
     for (int t = 0; t < CHUNK; t += W)
         store(at + t, p.softcap * hyperbolic_tangent(load<vf>(at + t) * (p.scale / p.softcap)));
+}
+
+inline void multiply(float* at, const float* by) {
+    for (int t = 0; t < CHUNK; t += W) store(at + t, load<vf>(at + t) * load<vf>(by + t));
 }
 
 inline void hide(float* at, uint64_t bits) {
@@ -74,13 +90,21 @@ inline void hide(float* at, uint64_t bits) {
 
 }  // namespace weighing
 
+// What the numbers of keys and of values in 8 bits are multiplied by, of one key head, by their places in a split.
+struct SplitScales {
+    const float *keys, *values;
+};
+struct NoScales {};  // of numbers as they are
+
 // Turns a row's scores of a split, of which it has those of `chunks`, into weights, in place; what it does not see has
 // none. `row` is told of the largest and of the sum.
-template <class T>
-void weigh(const Problem<T>& p, const Sight& sight, Span chunks, float* scores, Rows row) {
+template <class T, class Scales>
+void weigh(const Problem<T>& p, const Sight& sight, Span chunks, float* scores, Rows row, const Scales& scales) {
     using Cells = typename CellsOf<T>::Type;
+    constexpr bool SCALED = std::is_same_v<Scales, SplitScales>;
     for (int64_t chunk = chunks.start; chunk < chunks.stop; chunk++) {
         float* at = scores + chunk % CHUNKS * CHUNK;
+        if constexpr (SCALED) weighing::multiply(at, scales.keys + chunk % CHUNKS * CHUNK);
         if (p.softcap != 0) weighing::cap(p, at);
         uint64_t bits = sight.bits(chunk * CHUNK);
         if (~bits) weighing::hide(at, bits);
@@ -89,5 +113,6 @@ void weigh(const Problem<T>& p, const Sight& sight, Span chunks, float* scores, 
     const float scale = p.softcap != 0 ? LOG2_E : p.scale * LOG2_E;
     *row.largest = weighing::largest_of(scores + first, count) * scale;
     auto* to = reinterpret_cast<typename Cells::Number*>(scores) + first;
-    *row.total = weighing::make_weights<Cells>(scores + first, count, scale, *row.largest, to);
+    if constexpr (SCALED) *row.total = weighing::make_weights<Cells>(scores + first, count, scale, *row.largest, to, scales.values + first);
+    else *row.total = weighing::make_weights<Cells>(scores + first, count, scale, *row.largest, to);
 }

@@ -1,4 +1,7 @@
 // Keys and values in 8 bits: a head of one token as codes with a scale, and back (kernels/quantized_kv.py).
+//
+// A number is its code's times UNIT and the scale. Attention multiplies codes as they are: the scale of a key goes into its
+// scores, and that of a value into its weights (sights.h).
 #pragma once
 
 #include <algorithm>
@@ -12,8 +15,10 @@ typedef uint8_t vc __attribute__((vector_size(W)));  // W codes
 typedef int8_t vsc __attribute__((vector_size(W)));
 typedef int16_t vsh __attribute__((vector_size(W * 2)));
 
-// Whole numbers from -127 to 127.
+// A whole number from -127 to 127.
 struct Int8 {
+    uint8_t bits;
+
     static constexpr float LARGEST = 127.0f, UNIT = 1.0f;
 
     static vf numbers(vc codes) {
@@ -31,18 +36,20 @@ struct Int8 {
 
 // e4m3fn: four bits of exponent, three of mantissa.
 struct Fp8 {
+    uint8_t bits;
+
     static constexpr float LARGEST = 448.0f, UNIT = 256.0f;
 
     // As float16 they are 2**8 too small, subnormal ones too.
     static vf numbers(vc codes) {
 #if defined(__AVX512F__)
-        const vsh bits = (vsh)_mm256_slli_epi16(_mm256_cvtepu8_epi16((__m128i)codes), 8);
+        const vsh bits = (vsh)_mm256_cvtepi8_epi16((__m128i)codes);
 #elif defined(__AVX2__)
-        const vsh bits = (vsh)_mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i*)&codes)), 8);
+        const vsh bits = (vsh)_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i*)&codes));
 #else
-        const vsh bits = __builtin_convertvector(codes, vsh) << 8;
+        const vsh bits = __builtin_convertvector((vsc)codes, vsh);
 #endif
-        return from_half((vh)(bits >> 1 & int16_t(0xbfff)));
+        return from_half((vh)bits << 7 & uint16_t(0xbfff));
     }
     // To nearest, ties to even. Subnormal numbers are rounded by adding a number whose last bit has the weight of theirs.
     static vu codes(vf x) {
@@ -53,7 +60,8 @@ struct Fp8 {
     }
 };
 
-inline vc load_codes(const uint8_t* p, int n) {
+template <class Code>
+inline vc load_codes(const Code* p, int n) {
     if (n == W) return load<vc>(p);
     vc part = {};
     std::memcpy(&part, p, n);
@@ -86,27 +94,27 @@ float encode(const T* x, int64_t n, uint8_t* codes) {
     return scale;
 }
 
+// Unpacks the numbers of n codes, without their scale, which T holds exactly.
 template <class Code, class T>
-void decode(const uint8_t* codes, float scale, int64_t n, T* to) {
-    const vf by = splat(scale * Code::UNIT);
-    along(n, [&](int64_t i, int count) { put(to + i, Code::numbers(load_codes(codes + i, count)) * by, count); });
+void unpack(const Code* codes, int64_t n, T* to) {
+    along(n, [&](int64_t i, int count) { put(to + i, Code::numbers(load_codes(codes + i, count)), count); });
 }
 
 }  // namespace kv_codes
+
+// Calls use(code) with a code of the format, which is INT8 or FP8.
+template <class Use>
+void with_code(KvFormat format, const Use& use) {
+    if (format == KvFormat::INT8) use(kv_codes::Int8{});
+    else use(kv_codes::Fp8{});
+}
 
 // Writes the codes and the scale of one head.
 template <class T>
 void encode_head(KvFormat format, const T* x, int64_t n, char* codes, char* scale) {
     auto* to = reinterpret_cast<uint8_t*>(codes);
-    const float made = format == KvFormat::INT8 ? kv_codes::encode<kv_codes::Int8>(x, n, to) : kv_codes::encode<kv_codes::Fp8>(x, n, to);
-    std::memcpy(scale, &made, sizeof made);
-}
-
-// Reads one head, rounded once, to T.
-template <class T>
-void decode_head(KvFormat format, const char* codes, const char* scale, int64_t n, T* to) {
-    auto* from = reinterpret_cast<const uint8_t*>(codes);
-    const float by = load<float>(scale);
-    if (format == KvFormat::INT8) kv_codes::decode<kv_codes::Int8>(from, by, n, to);
-    else kv_codes::decode<kv_codes::Fp8>(from, by, n, to);
+    with_code(format, [&](auto code) {
+        const float made = kv_codes::encode<decltype(code)>(x, n, to);
+        std::memcpy(scale, &made, sizeof made);
+    });
 }
