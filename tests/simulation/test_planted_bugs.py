@@ -151,6 +151,28 @@ def test_a_member_of_a_group_that_makes_no_copies(monkeypatch):
     assert caught_by() is not None
 
 
+def test_a_member_of_a_group_that_skips_a_step(monkeypatch):
+    write, now = simulated_group.SimulatedRunner.write, every(40)
+
+    def written(self, packed, token_ids, adapted):
+        if isinstance(self, simulated_group.SimulatedLeader) or not now():
+            write(self, packed, token_ids, adapted)
+
+    monkeypatch.setattr(simulated_group.SimulatedRunner, "write", written)
+    assert caught_by() is not None
+
+
+def test_members_of_a_group_that_are_told_other_tokens(monkeypatch):
+    """As if the leader said a launch's tokens before they were drawn."""
+    compute, now = simulated_group.SimulatedMeeting.compute, every(40)
+
+    def computed(self, number, place, token_ids):
+        return compute(self, number, place, token_ids - 1 if now() else token_ids)
+
+    monkeypatch.setattr(simulated_group.SimulatedMeeting, "compute", computed)
+    assert caught_by() is not None
+
+
 def test_members_of_a_group_that_begin_under_incarnations_of_their_own(monkeypatch):
     def begun(self, members):
         for index, member in enumerate(members):
