@@ -23,6 +23,7 @@ BENCHMARKS = {
         "beside",
         "blocks",
         "collectives",
+        "groups",
         "guided",
         "latency",
         "overhead",
