@@ -1,8 +1,8 @@
 """`pageant bench groups`: what it costs that two executors compute a model, beside one with as many cores.
 
-One executor has two threads, and each of two has one. On the same cores this is the price of a group, and no more: to be
-faster, a group needs more cores than one executor can use. All layouts take turns within a round. Each is compared with
-the one that is alone in the same round.
+One executor has two threads, and each of two has one. On the same cores this is the price of a group, and no more. To
+be faster, a group needs more cores than one executor can use. All layouts take turns within a round. Each is compared
+with the one that is alone in the same round.
 """
 
 from __future__ import annotations
