@@ -163,7 +163,7 @@ def test_a_member_of_a_group_that_skips_a_step(monkeypatch):
 
 
 def test_members_of_a_group_that_are_told_other_tokens(monkeypatch):
-    """As if the leader said a launch's tokens before they were drawn."""
+    """A leader that says a launch's tokens before they are drawn does so."""
     compute, now = simulated_group.SimulatedMeeting.compute, every(40)
 
     def computed(self, number, place, token_ids):
