@@ -57,7 +57,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             options = {key: value for key, value in options.items() if key not in SIZES} | sizes
             if "moe" in name:
                 options |= EXPERTS
-            if name == "mixtral":
+            if name in ("mixtral", "gpt_oss"):
                 options["num_local_experts"] = 4
             if name == "gpt_neox":
                 del options["num_key_value_heads"]
@@ -172,7 +172,7 @@ def is_replicated(name: str, decoder: NativeDecoder, ranks: int) -> bool:
 
 STAGED = (
     *("llama_biased", "qwen3_window", "qwen2_moe_window", "gemma2", "gemma3", "gpt2", "gpt_neox", "smollm3"),
-    *("phi3", "granite_biased"),
+    *("phi3", "granite_biased", "gpt_oss"),
 )
 """Families that differ in what is outside of layers, in the arrangement of norms, and from layer to layer."""
 
@@ -234,7 +234,7 @@ def test_one_two_and_four_ranks_with_as_many_segments_have_the_same_bits(
     assert (expected - alone).square().mean().sqrt() < 0.03 * alone.std()
 
 
-MIXTURES = ("mixtral", "qwen3_moe", "qwen2_moe_window")
+MIXTURES = ("mixtral", "qwen3_moe", "qwen2_moe_window", "gpt_oss")
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -250,6 +250,7 @@ EXACT = [
     ("mixtral", {"dtype": "float32"}),
     ("qwen2_moe_window", {"dtype": "bfloat16"}),
     ("qwen3_moe", {"dtype": "float32", "quantization": "int8"}),
+    ("gpt_oss", {"dtype": "bfloat16"}),
 ]
 
 
