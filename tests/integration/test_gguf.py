@@ -1,4 +1,4 @@
-"""GGUF files in the commands and the library: what is said of one, and what is refused before anything loads."""
+"""GGUF files through a whole engine, in the commands, and what is refused before anything loads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ SETTINGS: dict[str, Any] = {
     "max_model_len": 256,
     "kv_cache_memory": 64 << 20,
     "threads": 1,
+    "placement": "one",
+    "progress": False,
 }
+MESSAGES: list[Any] = [
+    [{"role": "user", "content": text}] for text in ("What is a list?", "What are slices?")
+]
+GREEDY = pageant.SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +57,32 @@ def file_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def chats(llm: pageant.LLM) -> list[list[int]]:
+    return [output.outputs[0].token_ids for output in llm.chat(MESSAGES, GREEDY)]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[int]]:
+    """Return the answers of the checkpoint that the files are of."""
+    with pageant.LLM(DEMO, **SETTINGS) as llm:
+        return chats(llm)
+
+
+@pytest.mark.parametrize("way", ["alone", "drafts of another file"])
+def test_a_file_of_floats_answers_as_its_checkpoint(
+    file_of: Callable[..., Path], expected: list[list[int]], way: str
+) -> None:
+    """Chats are written by the template in the file's metadata, and read by its tokenizer."""
+    changes: dict[str, Any] = {}
+    if way == "drafts of another file":
+        draft = str(file_of(DEMO / "draft", "F16"))
+        changes = {"speculation": {"method": "draft", "model": draft, "tokens": 2, "adaptive": False}}
+    with pageant.LLM(str(file_of(DEMO, "F32")), **SETTINGS | changes) as llm:
+        assert chats(llm) == expected
+        counters = llm.scheduler_statistics().counters
+    assert (counters.get("drafts_accepted", 0) > 0) == ("speculation" in changes)
 
 
 def test_what_is_read_of_a_file_is_said(file_of: Callable[..., Path]) -> None:
