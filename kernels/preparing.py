@@ -24,6 +24,10 @@ class PreparedKernels(Kernels, Protocol):
         """Tell whether a variant is being compiled or read now; any thread may ask."""
         ...
 
+    def warn_of_loads(self) -> None:
+        """Log a warning from now on for each variant that is loaded: a request waits for it."""
+        ...
+
     def precompile(self, compute: Callable[[], None], device: torch.device) -> None:
         """Compile all that `compute` launches, by processes side by side, where that has not been done before.
 

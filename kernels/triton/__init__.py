@@ -22,7 +22,13 @@ from pageant.kernels.triton.cache import move_kv, write_kv
 from pageant.kernels.triton.experts import moe, route
 from pageant.kernels.triton.heads import rope, rope_and_write_kv
 from pageant.kernels.triton.interpreting import mend_interpreter
-from pageant.kernels.triton.loading import count_loads, is_loading, num_loaded, reset_loading
+from pageant.kernels.triton.loading import (
+    count_loads,
+    is_loading,
+    num_loaded,
+    reset_loading,
+    warn_of_loads,
+)
 from pageant.kernels.triton.logprobs import top_logprobs
 from pageant.kernels.triton.norms import (
     add_layer_norm,
@@ -77,6 +83,10 @@ class TritonKernels(ReferenceKernels):
     def is_loading(self) -> bool:
         """See `PreparedKernels.is_loading`."""
         return is_loading()
+
+    def warn_of_loads(self) -> None:
+        """See `PreparedKernels.warn_of_loads`."""
+        warn_of_loads()
 
     def precompile(self, compute: Callable[[], None], device: torch.device) -> None:
         """See `PreparedKernels.precompile`."""

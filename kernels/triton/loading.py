@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import triton
 
-__all__ = ["count_loads", "is_loading", "num_loaded", "reset_loading"]
+__all__ = ["count_loads", "is_loading", "num_loaded", "reset_loading", "warn_of_loads"]
+
+log = logging.getLogger("pageant.executor")
 
 _loaded: list[str] = []
 _loading: list[bool] = [False]
+_warns: list[bool] = [False]
 
 
 def count_loads() -> None:
@@ -24,6 +28,8 @@ def count_loads() -> None:
     def heard(*, src: Any, cache_hit: bool, **more: Any) -> None:
         _loading[0] = False
         _loaded.append(src.name)
+        if _warns[0]:
+            log.warning("kernel %s was loaded while serving: %s, %s", src.name, src.signature, src.constants)
         if listener is not None:
             listener(src=src, cache_hit=cache_hit, **more)
 
@@ -34,6 +40,11 @@ def count_loads() -> None:
 def reset_loading() -> None:
     """Forget a compilation that failed, whose end nobody tells."""
     _loading[0] = False
+
+
+def warn_of_loads() -> None:
+    """Log a warning for each variant that is loaded from now on: it was to be there before the first request."""
+    _warns[0] = True
 
 
 def num_loaded() -> int:

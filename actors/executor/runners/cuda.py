@@ -92,17 +92,21 @@ class CudaRunner(TorchRunner):
         with self._on_device():
             if isinstance(self._kernels, PreparedKernels):
                 self._kernels.precompile(self._compute_all_kinds, self.device)
-            self._compute_all_kinds()
-            if self._graphs is not None:
-                self._graphs.prepare()
+            self._compute_all_kinds(captures=True)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
+            if isinstance(self._kernels, PreparedKernels):
+                self._kernels.warn_of_loads()
 
-    def _compute_all_kinds(self) -> None:
-        """Compute, without graphs, what steps launch; in the spare block, so that nothing is changed that is read."""
+    def _compute_all_kinds(self, *, captures: bool = False) -> None:
+        """Compute what steps launch, in the spare block, so that nothing is changed that is read.
+
+        Args:
+            captures: capture the graphs of plain steps too.
+        """
         if self._graphs is not None:
             for shape in self._graphs.shapes():
-                hidden = self._graphs.compute(shape)
+                hidden = self._graphs.compute(shape, captures=captures)
                 self._draw_all_ways(self._decoder.logits(hidden[: shape.sequences]))
         hidden = self._compute(self._largest_step())
         if self._decoder.spec.has_head:

@@ -5,9 +5,9 @@ where the graph reads them. Tokens that are too many belong to no sequence and w
 are too many are empty. There is a graph for each of two ranges of context lengths, since attention launches as many
 programs as the longest context can need: short contexts do not pay for `max_model_len`.
 
-`prepare` captures all shapes that plain steps have, before the first step. A shape that only some models need, for
-drafts to verify, is captured when a step first has it, after that step was computed without. All share the memory of
-what they compute between.
+All `shapes` that plain steps have are captured before the first step (`compute`). A shape that only some models need,
+for drafts to verify, is captured when a step first has it, after that step was computed without. All share the memory
+of what they compute between.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Capture", "CudaCapture", "GraphShape", "StepGraphs", "is_decode", "p
 log = logging.getLogger("pageant.executor")
 
 _SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-_MIXED_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512)
+_MIXED_SIZES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Tokens of a step that has prompts. With more, a GPU computes for longer than a host needs to launch the kernels."""
 _FEW_SEQUENCES = 16
 """Sequences of a mixed step, for which there is a graph beside that for all: empty ones are not for nothing."""
@@ -196,16 +196,18 @@ class StepGraphs:
                 if size <= self._rows_max:
                     yield GraphShape(size, size, 1, context)
 
-    def prepare(self) -> None:
-        """Capture all of `shapes`; writes to the spare block alone."""
-        for shape in self.shapes():
-            if self._capture is None:
-                return
-            self._computed(shape, self._staging.send(self._nothing(shape).arrays(), self._slot(shape).memory))
+    def compute(self, shape: GraphShape, *, captures: bool = False) -> Tensor:
+        """Compute a step of no token, which writes to the spare block alone.
 
-    def compute(self, shape: GraphShape) -> Tensor:
-        """Compute a step of no token, without a graph; return hidden states [shape.tokens, hidden_size]."""
+        Args:
+            captures: capture the shape's graph too.
+
+        Returns:
+            Hidden states [shape.tokens, hidden_size].
+        """
         sent = self._staging.send(self._nothing(shape).arrays(), self._slot(shape).memory)
+        if captures and self._capture is not None:
+            return self._computed(shape, sent)
         return self._run_of(shape, sent)()
 
     def run(self, inputs: StepInputs) -> Tensor:

@@ -28,6 +28,7 @@ __all__ = ["config_06b", "run", "write_checkpoint"]
 _LOADS = ((1, 128), (16, 512), (64, 128))
 """Requests at once, and tokens of each one's prompt."""
 _OUTPUT = 128
+_OUTPUT_OF_TRANSFORMERS = 32  # whose rate does not depend on how many there are
 _PATIENCE = 120.0  # seconds: a step that compiles is slow, and is not to end the executor here
 _COMPILED_SECONDS = 25.0  # that transformers' static cache needs at least
 
@@ -159,7 +160,7 @@ def _generate(recorder: Recorder, bench: Bench, path: Path) -> None:
 
     model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=bench.dtype)
     model.to(bench.device).eval()
-    output = bench.of(_OUTPUT, 8)
+    output = bench.of(_OUTPUT_OF_TRANSFORMERS, 8)
 
     def rate(batch: int, length: int, **options: Any) -> float:
         ids = torch.tensor(_prompts(batch, length, bench), device=bench.device)

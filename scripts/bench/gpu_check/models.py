@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
+import pstats
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +31,8 @@ __all__ = ["Stepper", "random_decoder", "read_spec", "weights_of"]
 
 _SECONDS = 0.3  # of one kind of step
 _STEPS_MAX = 40
+_STEPS_PROFILED = 20
+_FUNCTIONS_PRINTED = 25
 
 
 def read_spec(config: dict[str, Any]) -> DecoderSpec:
@@ -71,6 +76,7 @@ class Stepper:
             max_model_len=bench.of(16384, 64),
             block_size=BLOCK,
             spare_block=num_blocks,
+            tokens_max=8192,
         )
 
     @property
@@ -138,6 +144,17 @@ class Stepper:
         if self._bench.on_gpu:
             figures |= {"device_us": self._device_microseconds(run), **_launches(run)}
         return figures
+
+    def profile(self, inputs: StepInputs) -> None:
+        """Print on standard error where the host's time of a step goes: the functions that take most of it."""
+        run = self.step(inputs)
+        run()
+        self._bench.synchronize()
+        with cProfile.Profile() as profiled:
+            for _ in range(_STEPS_PROFILED):
+                run()
+        self._bench.synchronize()
+        pstats.Stats(profiled, stream=sys.stderr).sort_stats("tottime").print_stats(_FUNCTIONS_PRINTED)
 
     def _seconds(self, run: Callable[[], None], steps: int) -> float:
         """Return how long some steps take from the first launch to the end of the last."""

@@ -20,6 +20,7 @@ Lengths = Sequence[tuple[int, int]]
 
 _SEQUENCES_MAX = 256
 _STEP_SECONDS = 2.5
+_PROFILED = ("decode 64 x 1000", "prefill 4096")  # with a graph and without
 
 
 @torch.inference_mode()
@@ -39,6 +40,8 @@ def run(recorder: Recorder, tiny: bool) -> None:
         with recorder.contain(name):
             figures = stepper.measure(step_inputs(lengths, draws_after_each=draws_after_each))
             recorder.add(name, **figures, **_least(decoder, lengths))
+            if name in _PROFILED:
+                stepper.profile(step_inputs(lengths, draws_after_each=draws_after_each))
         bench.synchronize()
 
 
