@@ -70,7 +70,9 @@ def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     code. A head with a number that is not finite is NaN when it is dequantised.
     """
     wide, largest = heads.float(), _LARGEST[dtype]
-    scales = wide.abs().amax(-1) / largest
+    # By a tensor: on a GPU torch divides by a number by multiplying with its reciprocal, which is rounded.
+    scales = wide.abs().amax(-1)
+    scales = scales / torch.full_like(scales, largest)
     codes = wide / torch.where(scales > 0, scales, 1.0)[..., None]
     codes = codes.nan_to_num(0.0).clamp(-largest, largest)
     return (codes.round() if dtype == torch.int8 else codes).to(dtype), scales

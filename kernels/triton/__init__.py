@@ -19,7 +19,7 @@ from pageant.kernels.reference import ReferenceKernels
 from pageant.kernels.reference.cache import move_slots
 from pageant.kernels.triton.attention import paged_attention
 from pageant.kernels.triton.cache import move_kv, write_kv
-from pageant.kernels.triton.experts import moe, route
+from pageant.kernels.triton.experts import moe, route, weigh_experts
 from pageant.kernels.triton.heads import rope, rope_and_write_kv
 from pageant.kernels.triton.interpreting import mend_interpreter
 from pageant.kernels.triton.loading import (
@@ -71,6 +71,7 @@ class TritonKernels(ReferenceKernels):
     gelu = staticmethod(gelu)
     route = staticmethod(route)
     moe = staticmethod(moe)
+    weigh_experts = staticmethod(weigh_experts)
     linear = staticmethod(linear)
     logits = staticmethod(logits)
     sample = staticmethod(sample)

@@ -23,7 +23,16 @@ from pageant.kernels.triton.mathematics import gate_by, segment_of_tile
 from pageant.kernels.triton.tuning import product_tiles
 from pageant.kernels.triton.unpacking import load_tile, unit_offsets
 
-__all__ = ["choose_experts", "expert_down", "expert_gate_up", "moe", "order_places", "route", "weigh_experts"]
+__all__ = [
+    "choose_experts",
+    "expert_down",
+    "expert_gate_up",
+    "moe",
+    "order_places",
+    "route",
+    "sum_experts",
+    "weigh_experts",
+]
 
 _COUNTED_MAX = 4096  # places that are put in order by counting; more are sorted
 _COUNTED = 32  # places of one program
@@ -159,9 +168,15 @@ def moe(
         EVEN=inner % depth == 0,
         **shape,
     )
-    output = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
+    return weigh_experts(made.view(tokens, top_k, hidden), weights)
+
+
+def weigh_experts(made: Tensor, weights: Tensor) -> Tensor:
+    """See `Kernels.weigh_experts`."""
+    tokens, top_k, hidden = made.shape
+    output = torch.empty((tokens, hidden), dtype=made.dtype, device=made.device)
     columns = min(1024, next_power_of_2(hidden))
-    weigh_experts[(tokens, cdiv(hidden, columns))](
+    sum_experts[(tokens, cdiv(hidden, columns))](
         made, weights, output, HIDDEN=hidden, TOP_K=top_k, COLUMNS=columns, num_warps=max(1, columns // 256)
     )
     return output
@@ -352,7 +367,7 @@ def expert_down(
 
 
 @triton.jit
-def weigh_experts(made, weights, output, HIDDEN: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr):
+def sum_experts(made, weights, output, HIDDEN: tl.constexpr, TOP_K: tl.constexpr, COLUMNS: tl.constexpr):
     """Program (token, columns): the weighted sum over its experts, in float32."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)

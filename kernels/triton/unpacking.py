@@ -75,13 +75,14 @@ sub.bf16x2 $3, $3, c;
 
 UNPACK_5 = """
 {
-.reg .b32 l, h, f, g, s, c;
+.reg .b32 l, h, f, g, c;
 mov.b32 c, 0x43104310;
-and.b32 s, $7, 7;
-shr.u32 f, $5, s;
-shr.u32 g, $6, s;
-shl.b32 f, f, 4;
-shl.b32 g, g, 4;
+and.b32 f, $5, $7;
+and.b32 g, $6, $7;
+add.u32 f, f, 0x7f7f7f7f;
+add.u32 g, g, 0x7f7f7f7f;
+shr.u32 f, f, 3;
+shr.u32 g, g, 3;
 and.b32 f, f, 0x10101010;
 and.b32 g, g, 0x10101010;
 lop3.b32 l, $4, 0x0f0f0f0f, f, 0xea;
@@ -97,7 +98,9 @@ sub.bf16x2 $2, $2, c;
 sub.bf16x2 $3, $3, c;
 }
 """
-"""The same with a fifth bit each, of the words $5 and $6 at the place $7: each is 16 more than what it stands for."""
+"""The same with a fifth bit each, of the bytes of $5 and $6 under the masks of $7: each is 16 more than what it stands
+for. Every byte has a mask of its own, since the four that a thread packs need not be neighbours: in the layout of a
+matrix instruction's operand they are not. A byte under its mask is 0, or its upper bit is set after 127 is added."""
 
 _UNPACK_8, _UNPACK_PAIRS_8 = tl.constexpr(UNPACK_8), tl.constexpr(UNPACK_PAIRS_8)
 _UNPACK_4, _UNPACK_5 = tl.constexpr(UNPACK_4), tl.constexpr(UNPACK_5)
@@ -185,10 +188,11 @@ def load_tile(
             high_fifths = _load_fifths(lines, units, 36, PADDED, COLUMNS, UNITS, EVEN)
             shift = (byte % 32 // 4).to(tl.uint8)[None, :] + tl.zeros([COLUMNS, BYTES], dtype=tl.uint8)
             if FAST:
+                mask = (tl.full([COLUMNS, BYTES], 1, tl.uint8) << shift).to(tl.uint8)
                 low, high = tl.inline_asm_elementwise(
                     asm=_UNPACK_5,
                     constraints="=r,=r,=r,=r,r,r,r,r",
-                    args=[packed, low_fifths, high_fifths, shift],
+                    args=[packed, low_fifths, high_fifths, mask],
                     dtype=(tl.bfloat16, tl.bfloat16),
                     is_pure=True,
                     pack=4,

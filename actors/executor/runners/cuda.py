@@ -31,6 +31,7 @@ from pageant.kernels.preparing import PreparedKernels
 __all__ = ["CudaRunner"]
 
 
+_SHORT_PROMPT = 16  # tokens: more than attention's kernel for decodes takes of a sequence
 LOGPROBS_PREPARED = (1, 2, 4, 8, 16, 20)
 """Numbers of likeliest tokens that kernels are compiled for at the start, one for each variant of the kernel."""
 
@@ -108,7 +109,10 @@ class CudaRunner(TorchRunner):
             for shape in self._graphs.shapes():
                 hidden = self._graphs.compute(shape, captures=captures)
                 self._draw_all_ways(self._decoder.logits(hidden[: shape.sequences]))
-        hidden = self._compute(self._largest_step())
+        # Steps without a graph have contexts of their own, by which attention's kernel for decodes divides its work.
+        self._compute(self._prompts([min(_SHORT_PROMPT, self.max_model_len), 1]))
+        tokens = min(self.config.max_num_batched_tokens, self.max_model_len)
+        hidden = self._compute(self._prompts([tokens]))
         if self._decoder.spec.has_head:
             self._draw_all_ways(self._decoder.logits(hidden[:1]))
 
@@ -132,22 +136,23 @@ class CudaRunner(TorchRunner):
             if count <= vocabulary:
                 self._kernels.top_logprobs(logits, every % vocabulary, count)
 
-    def _largest_step(self) -> StepInputs:
-        """A prompt of as many tokens as a step may have, all in the spare block."""
-        tokens = min(self.config.max_num_batched_tokens, self.max_model_len)
+    def _prompts(self, lengths: list[int]) -> StepInputs:
+        """Return the step of prompts of these numbers of tokens, all in the spare block."""
+        counts = np.array(lengths, np.int32)
+        tokens, longest = int(counts.sum()), int(counts.max())
         nothing, ints = np.zeros(tokens, np.int64), np.zeros(0, np.int32)
-        groups, width = len(self.windows), -(-tokens // self.config.block_size)
+        groups, width = len(self.windows), -(-longest // self.config.block_size)
         return StepInputs(
             token_ids=nothing,
             unknown=nothing[:0],
             unknown_rows=nothing[:0],
-            positions=np.arange(tokens),
+            positions=np.concatenate([np.arange(count) for count in lengths]),
             slots=np.full((groups, tokens), self.num_blocks * self.config.block_size),
-            query_starts=np.array([0, tokens], np.int32),
-            context_lengths=np.array([tokens], np.int32),
-            block_tables=np.full((groups, 1, width), self.num_blocks, np.int32),
-            max_query_length=tokens,
-            max_context_length=tokens,
+            query_starts=np.concatenate(([0], counts.cumsum())).astype(np.int32),
+            context_lengths=counts,
+            block_tables=np.full((groups, len(lengths), width), self.num_blocks, np.int32),
+            max_query_length=longest,
+            max_context_length=longest,
             last_tokens=nothing[:0],
             rows=ints,
             tenures=nothing[:0],

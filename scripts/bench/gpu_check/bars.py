@@ -60,7 +60,7 @@ def after_ready(figures: Figures) -> float | None:
 
 
 def bandwidth(section: str, *cases: str, time: str = "us") -> Callable[[Figures], float | None]:
-    """Return the share of the copy's bandwidth, of the worst of some cases."""
+    """Return the share of the bandwidth of a copy or a read, of the worst of some cases."""
     return lambda figures: worst(figures.of_bandwidth(section, case, time) for case in cases)
 
 

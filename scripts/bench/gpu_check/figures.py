@@ -29,8 +29,10 @@ class Figures:
         return float(found) if isinstance(found, int | float) else None
 
     def of_bandwidth(self, section: str, case: str, time: str = "us") -> float | None:
-        """Return the bytes that a case must move per second, as a share of the copy's."""
-        return _ratio(self._rate(section, case, "bytes", time), self._rate("limits", "copy", "bytes"))
+        """Return the bytes that a case must move per second, as a share of what a copy or a read moves, the faster."""
+        rates = [self._rate("limits", limit, "bytes") for limit in ("copy", "read")]
+        fastest = max((rate for rate in rates if rate is not None), default=None)
+        return _ratio(self._rate(section, case, "bytes", time), fastest)
 
     def of_matrix(self, section: str, case: str, time: str = "us") -> float | None:
         """Return the operations of a case per second, as a share of the large bfloat16 product's."""

@@ -9,6 +9,7 @@ SHARED = {
     "embed",
     "gather_columns",
     "quantize",
+    "route_by_sigmoid",
     "name",
     "move_slots",
     "mask_logits",

@@ -14,7 +14,7 @@ from pageant.scripts.cubins.compiling import longest_loop
 
 ATTENTION = {"decode", "merge_splits", "prefill"}
 SAMPLING = {"find_limits", "draw", "choose", "scan_logits", "merge_scans"}
-EXPERTS = {"choose_experts", "order_places", "expert_gate_up", "expert_down", "weigh_experts"}
+EXPERTS = {"choose_experts", "order_places", "expert_gate_up", "expert_down", "sum_experts"}
 PRODUCTS = {"multiply_quantized", "merge_parts", "widen_rows"}
 POINTWISE = {"norm_rows", "activate_rows", "prepare_heads", "write_tokens", "copy_blocks"}
 

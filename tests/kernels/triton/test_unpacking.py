@@ -45,8 +45,8 @@ def lookup(a: int, b: int, c: int, table: int) -> int:
 
 INSTRUCTIONS: dict[str, Callable[..., int]] = {
     "mov.b32": lambda a: a,
+    "add.u32": lambda a, b: a + b & WORD,
     "and.b32": lambda a, b: a & b,
-    "shl.b32": lambda a, b: a << b & WORD,
     "shr.u32": lambda a, b: a >> b,
     "prmt.b32": permute,
     "lop3.b32": lookup,
@@ -97,18 +97,21 @@ def test_4_bits() -> None:
         assert found == [(value & 15) - 8 for value in values] + [(value >> 4) - 8 for value in values]
 
 
-@pytest.mark.parametrize("place", range(8))
-def test_5_bits(place: int) -> None:
+@pytest.mark.parametrize("first", range(8))
+def test_5_bits(first: int) -> None:
+    """The four bytes that a thread has may be from any places of a unit."""
+    places = [(first + 3 * step) % 8 for step in range(4)]
     for start in range(0, 256, 3):
         values, fifths, others = (
             [(start * way + 59 * step) % 256 for step in range(4)] for way in (1, 7, 11)
         )
-        shifts = word_of([place] * 4)
-        words = [word_of(values), word_of(fifths), word_of(others), shifts]
+        words = [word_of(one) for one in (values, fifths, others, [1 << place for place in places])]
         low = [
-            (value & 15) + 16 * (bits >> place & 1) - 16 for value, bits in zip(values, fifths, strict=True)
+            (value & 15) + 16 * (bits >> place & 1) - 16
+            for value, bits, place in zip(values, fifths, places, strict=True)
         ]
         high = [
-            (value >> 4) + 16 * (bits >> place & 1) - 16 for value, bits in zip(values, others, strict=True)
+            (value >> 4) + 16 * (bits >> place & 1) - 16
+            for value, bits, place in zip(values, others, places, strict=True)
         ]
         assert numbers(execute(unpacking.UNPACK_5, 4, words)) == low + high
