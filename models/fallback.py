@@ -260,5 +260,5 @@ def _quiet() -> Iterator[None]:
 
 
 def _num_bytes(model: PreTrainedModel) -> int:
-    """Bytes of all parameters, those that are shared once."""
-    return sum({parameter.data_ptr(): parameter.nbytes for parameter in model.parameters()}.values())
+    """Bytes of all parameters and saved buffers, those that are shared once."""
+    return sum({tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}.values())

@@ -25,12 +25,16 @@ def test_a_test_that_ends_its_process_fails_once_and_the_others_run(tmp_path: Pa
     (tmp_path / "test_one.py").write_text(FATAL)
     (tmp_path / "test_other.py").write_text("def test_other(): pass\n")
     options = "-c /dev/null -q --numprocesses 1 --dist loadfile --max-worker-restart 2 -p no:cacheprovider"
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *options.split(), "--rootdir", tmp_path, tmp_path],
-        env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    for _ in range(3):
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", *options.split(), "--rootdir", tmp_path, tmp_path],
+            env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        # Now and then pytest-xdist itself ends here: it writes to the process in the moment in which that ends.
+        if "BrokenPipeError" not in ran.stdout:
+            break
     assert "1 failed, 3 passed" in ran.stdout and "test_fatal" in ran.stdout, ran.stdout + ran.stderr

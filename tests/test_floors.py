@@ -203,6 +203,8 @@ ALLOWED = {
     "actors/runtime/isolation.py": {"threading", "time"},
     "actors/runtime/isolated.py": {"threading"},
     "actors/runtime/loop_thread.py": {"threading", "concurrent.futures"},
+    "actors/runtime/process.py": {"threading"},
+    "actors/executor/groups/words_ahead.py": {"threading"},
     "actors/runtime/simulation/faults.py": {"random"},
     "actors/runtime/simulation/network.py": {"random"},
     "actors/runtime/simulation/processes.py": {"random"},

@@ -213,7 +213,10 @@ class _Worker:
                     if left > 0:
                         continue
                     raise IsolatedDeath(f"it takes more than {patience.seconds:g} seconds")
-                piece = os.read(pipe, count - len(read))
+                try:
+                    piece = os.read(pipe, count - len(read))
+                except OSError:  # another thread has ended the process and closed the pipe
+                    piece = b""
                 if not piece:
                     raise self._death()
                 read += piece

@@ -53,6 +53,7 @@ READ_ONLY = {
     "record": "needs a topology that runs; its own tests record",
     "replay": "needs a recording of an hour",
     "swap": "needs a topology that runs; its own tests swap",
+    "replicas": "needs a topology that runs; its own tests add and drain",
     "model": "needs a server that runs; its own tests pause",
     "run-batch": "needs the reader's requests; its own tests answer some",
 }

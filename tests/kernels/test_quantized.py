@@ -106,6 +106,7 @@ def test_a_transposed_weight_is_quantised_as_its_copy_is(backend: Kernels, bits:
 def test_products_take_a_weight_for_what_it_stands_for(
     backend: Kernels, bits: Bits, dtype: torch.dtype
 ) -> None:
+    torch.manual_seed(0)
     weight, bias = torch.randn(70, 100).to(dtype), torch.randn(70).to(dtype)
     made = quantized(backend, weight, bits)
     plain = dequantize(made, dtype)

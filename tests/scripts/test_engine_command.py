@@ -122,10 +122,6 @@ def test_levels_of_logs_are_written_in_any_way(served, monkeypatch):
 @pytest.mark.parametrize(
     "line,message",
     [
-        (
-            ["--data-parallel-size", "4"],
-            "--data-parallel-size: found 4; expected 1",
-        ),
         (["-pp", "0"], "pipeline_parallel_size: found 0; expected 1 to 64"),
         (
             ["--uds", "/tmp/x"],

@@ -64,6 +64,10 @@ OPERATORS = {
     "/is_sleeping": {"get"},
     "/update_weights": {"post"},
     "/weight_info": {"get"},
+    "/replicas": {"get"},
+    "/replicas/add": {"post"},
+    "/replicas/drain": {"post"},
+    "/replicas/remove": {"post"},
 }
 """Routes that refuse a tenant (test_operators.py)."""
 

@@ -46,7 +46,7 @@ int main() {
 """
 
 EXPECTS = r"""
-#include "expected.h"
+#include "base/expected.h"
 #include "base/threads.h"
 #include <cstdio>
 #include <sys/mman.h>

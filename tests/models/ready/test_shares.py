@@ -63,7 +63,7 @@ def test_two_ranks_compute_what_the_maker_does(name: str) -> None:
 
 
 def test_act_order_is_refused_where_inputs_would_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pageant.models.sharding.INPUTS", 16)  # what these small layers divide by
+    monkeypatch.setattr("pageant.models.share_checks.INPUTS", 16)  # what these small layers divide by
     assert "act-order" in why_not_shared(Checkpoint(FIXTURES / "gptq_act"), 2)
     assert why_not_shared(Checkpoint(FIXTURES / "gptq"), 2) == ""
 
