@@ -57,7 +57,7 @@ class MLP:
 
 
 class MixtureOfExperts:
-    """Each token's experts, weighted, and where there is one the expert that all share."""
+    """Experts of each token, weighted, and where there is one the expert that all share."""
 
     def __init__(self, spec: MoESpec, weights: Weights, kernels: Kernels, joint: Joint | None = None) -> None:
         self._spec, self._joint = spec, joint

@@ -9,7 +9,7 @@ __all__ = ["WHOLE", "Stage", "objection_to_stages"]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One of a pipeline's stages. The first has the embedding, the last the final norm and the head."""
+    """Stage of a pipeline. The first has the embedding, the last the final norm and the head."""
 
     number: int = 0
     """Counts from 0, in the order in which a token passes."""

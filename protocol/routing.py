@@ -1,4 +1,4 @@
-"""How requests are shared out over the replicas of a model.
+"""Messages that share requests out over the replicas of a model.
 
     frontend ──Route──▶ router ──Routed──▶ frontend          where each request had best be submitted
     scheduler ──Load──▶ router                               when it changed, at most every 50 ms
@@ -69,7 +69,7 @@ class Route(Request[Routed], frozen=True, kw_only=True):
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One replica, as the router sees it."""
+    """Replica as the router sees it."""
 
     waiting_tokens: int
     """As in `Load`, with the requests that are on their way."""

@@ -1,4 +1,4 @@
-"""How many executors compute a model together, and in how many stages."""
+"""Shape of a group: how many executors compute a model together, and in how many stages."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
 
     @property
     def expert_sharing(self) -> ExpertSharing:
-        """How the executors of a stage share experts out."""
+        """Return how the executors of a stage share experts out."""
         if not self.expert_parallel:
             return "cut"
         return "exact" if self.expert_sums == "exact" else "whole"

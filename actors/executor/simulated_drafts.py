@@ -18,7 +18,7 @@ WRONG = 4  # one in so many
 
 
 class SimulatedProposer:
-    """One after another, or with `medusa` a tree: two at each depth, of which one is followed by more.
+    """Proposes drafts one after another, or with `medusa` a tree: two at each depth, of which one is followed by more.
 
     Args:
         alphabet: uint64, the tokens that the model draws from.

@@ -223,7 +223,7 @@ class Frontend(PlacedFrontend):
 
     @receives
     def outputs(self, batch: OutputBatch) -> None:
-        """One step's outputs."""
+        """Take one step's outputs."""
         peers = self._peers_of(self.sender)
         place = peers.place_of(self.sender)
         if place is None:

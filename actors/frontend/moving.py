@@ -1,4 +1,4 @@
-"""Where open requests are computed: their submission at a place, and their moves to another.
+"""Submission of open requests at a place, and their moves to another.
 
 A request moves when its replica lacks an actor, or is drained, while another replica takes requests. Its old
 scheduler ends it (`Move`), and it is submitted elsewhere with its output so far, under a new wire id: what the old

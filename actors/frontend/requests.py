@@ -119,7 +119,7 @@ class OpenRequest:
 
 @dataclass(eq=False, slots=True)
 class OpenSequence:
-    """One sample of an open request, under a wire id of its own, and what has come of it."""
+    """Sample of an open request, under a wire id of its own, and what has come of it."""
 
     request: OpenRequest
     sample: int

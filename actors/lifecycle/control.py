@@ -1,4 +1,4 @@
-"""One model's actors, as the lifecycle actor deals with them: asked, told, and their plans changed."""
+"""Actors of one model, as the lifecycle actor deals with them: asked, told, and their plans changed."""
 
 from __future__ import annotations
 

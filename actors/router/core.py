@@ -43,7 +43,7 @@ class Charge(NamedTuple):
 
 @dataclass(eq=False)
 class Replica:
-    """One replica of the model."""
+    """Replica of the model, with its work."""
 
     name: str
     bit: int
@@ -222,9 +222,10 @@ class RouterCore:
             tenant=asked.tenants[row],
             prefix=names[0] if names else b"",
         )
-        usual = self._usual_seconds()
+        seconds = self._mean([one.seconds_per_token for one in self._loads()], SECONDS_PER_TOKEN)
+        output_tokens = self._mean([one.output_tokens for one in self._loads()], OUTPUT_TOKENS)
         candidates = {
-            one.name: self._candidate(one, depths[bit], len(token_ids), usual, now)
+            one.name: self._candidate(one, depths[bit], len(token_ids), seconds, output_tokens, now)
             for bit, one in there.items()
         }
         chosen = self._choose(request, candidates)
@@ -245,10 +246,17 @@ class RouterCore:
         return block_names(root, blocks)
 
     def _candidate(
-        self, replica: Replica, depth: int, num_tokens: int, usual: float, now: float
+        self,
+        replica: Replica,
+        depth: int,
+        num_tokens: int,
+        usual_seconds: float,
+        output_tokens: float,
+        now: float,
     ) -> Candidate:
+        """Args: usual_seconds: those of a token on a replica that has not measured any."""
         load = replica.load
-        seconds = usual if load is None or load.seconds_per_token <= 0 else load.seconds_per_token
+        seconds = usual_seconds if load is None or load.seconds_per_token <= 0 else load.seconds_per_token
         return Candidate(
             name=replica.name,
             cached_tokens=min(depth * self._block_size, num_tokens),
@@ -256,21 +264,18 @@ class RouterCore:
             running=replica.running,
             requests=replica.requests,
             seconds_per_token=seconds,
-            output_tokens=self._usual_output(),
+            output_tokens=output_tokens,
             busy=replica.recent_tokens(now) * seconds / RECENT_SECONDS,
         )
 
-    def _usual_seconds(self) -> float:
-        """Return the seconds of a token on a replica that has not measured any."""
-        known = [one.load.seconds_per_token for one in self._replicas.values() if one.load is not None]
-        known = [seconds for seconds in known if seconds > 0]
-        return sum(known) / len(known) if known else SECONDS_PER_TOKEN
+    def _loads(self) -> Iterator[Load]:
+        return (one.load for one in self._replicas.values() if one.load is not None)
 
-    def _usual_output(self) -> float:
-        """Return the mean tokens of outputs, on all replicas."""
-        known = [one.load.output_tokens for one in self._replicas.values() if one.load is not None]
-        known = [tokens for tokens in known if tokens > 0]
-        return sum(known) / len(known) if known else OUTPUT_TOKENS
+    @staticmethod
+    def _mean(found: list[float], otherwise: float) -> float:
+        """Return the mean of what replicas have measured; those that have not say 0."""
+        known = [number for number in found if number > 0]
+        return sum(known) / len(known) if known else otherwise
 
     def _choose(self, request: RoutedRequest, candidates: dict[str, Candidate]) -> Candidate:
         """Ask the policy. Where it fails, the least laden replica is chosen; the first failure is logged."""

@@ -1,4 +1,4 @@
-"""What is held back for a while, by key and in order, within a bound."""
+"""Queues of what is held back for a while, by key and in order, within a bound."""
 
 from __future__ import annotations
 

@@ -146,14 +146,16 @@ class Isolation:
         """End every process. Calls that wait for one raise `IsolatedDeath`."""
         with self._lock:
             self._closed = True
-            workers = [*self._idle, *self._busy]
+            idle, busy = self._idle.copy(), tuple(self._busy)
             self._idle.clear()
-        for worker in workers:
+        for worker in idle:
             worker.kill()
+        for worker in busy:
+            worker.end()  # the thread whose call it has reads its pipe's end, and closes the pipe
 
 
 class _Worker:
-    """One process, which has one input at a time."""
+    """Process that has one input at a time."""
 
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(
@@ -213,10 +215,7 @@ class _Worker:
                     if left > 0:
                         continue
                     raise IsolatedDeath(f"it takes more than {patience.seconds:g} seconds")
-                try:
-                    piece = os.read(pipe, count - len(read))
-                except OSError:  # another thread has ended the process and closed the pipe
-                    piece = b""
+                piece = os.read(pipe, count - len(read))
                 if not piece:
                     raise self._death()
                 read += piece
@@ -228,11 +227,15 @@ class _Worker:
             return IsolatedDeath(f"its process was ended by signal {-code} ({signal.strsignal(-code)})")
         return IsolatedDeath(f"its process ended with exit code {code}")
 
-    def kill(self) -> None:
-        """End the process, if it still runs, and wait for that."""
+    def end(self) -> None:
+        """End the process, if it still runs, and wait for that. Any thread may do so."""
         with contextlib.suppress(OSError):
             self._process.kill()
         self._process.wait()
+
+    def kill(self) -> None:
+        """End the process and close its pipes, from which no other thread may be reading."""
+        self.end()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):

@@ -38,7 +38,7 @@ class Reply(Protocol):
 
 
 class Answer:
-    """One reply, awaited through `future`."""
+    """Reply, awaited through `future`."""
 
     __slots__ = ("future",)
     streams = False

@@ -10,7 +10,7 @@ Bool = npt.NDArray[np.bool_]
 
 
 class LockStep:
-    """Which rows of the batch are in lock-step, and the drafts that they have or wait for.
+    """Rows of the batch that are in lock-step, and the drafts that they have or wait for.
 
     All arrays have one entry per row of the batch. Entries of rows without a request mean nothing.
     """

@@ -28,10 +28,10 @@ class GroupOperations:
 
     @property
     def rank(self) -> int:
-        """This member's number among all; 0 is the leader."""
+        """Return this member's number among all; 0 is the leader."""
         return self.everyone.rank
 
     @property
     def size(self) -> int:
-        """Members of the group."""
+        """Return how many members the group has."""
         return self.everyone.size

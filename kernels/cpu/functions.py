@@ -175,7 +175,7 @@ _DECLARED: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Signature:
-    """One exported function, or one for each type of numbers."""
+    """Exported function, or one for each type of numbers."""
 
     source: str
     name: str

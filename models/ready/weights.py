@@ -101,7 +101,7 @@ class ReadyWeights:
 
     @cached_property
     def description(self) -> str:
-        """One line: what is kept exactly, what is not, and how many bits a weight takes."""
+        """Say in one line what is kept exactly, what is not, and how many bits a weight takes."""
         kinds: defaultdict[tuple[int, int], int] = defaultdict(int)
         for form in self.forms.values():
             kinds[_FIDELITIES.index(form.fidelity), form.bits or 16] += 1

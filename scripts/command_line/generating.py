@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pageant.scripts.engine_command import all_flags
 from pageant.scripts.engine_options import with_adapters, with_engine_options
+
+if TYPE_CHECKING:
+    from pageant.protocol.sampling import SamplingParams
+
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int, typer.Option(help="0 keeps all.")]
+TopP = Annotated[float, typer.Option(help="1 keeps all.")]
+MinP = Annotated[float, typer.Option(help="0 keeps all.")]
+
+
+def _params(stop: list[str] | None, **given: Any) -> SamplingParams:
+    """Return the sampling parameters that a command was given."""
+    from pageant.protocol.sampling import SamplingParams
+
+    return SamplingParams(**given, stop=tuple(stop or ()))
 
 
 @with_engine_options
@@ -18,10 +33,10 @@ def run(
     system: Annotated[str | None, typer.Option(help="A system message before the prompt.")] = None,
     raw: Annotated[bool, typer.Option(help="Complete the text as it is, without the chat template.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of the answer.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="0 keeps all.")] = 0.0,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
     stop: Annotated[
         list[str] | None, typer.Option(help="End at this text; may be given several times.")
     ] = None,
@@ -29,16 +44,10 @@ def run(
     pool: Annotated[bool, typer.Option(help="Say afterwards how the KV pool stands.")] = False,
 ) -> None:
     """Answer one prompt, streaming."""
-    from pageant.protocol.sampling import SamplingParams
     from pageant.scripts.commands import run as command
 
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        stop=tuple(stop or ()),
+    params = _params(
+        stop, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
     )
     command.run(prompt, engine, params, system=system, raw=raw, timings=timings, pool=pool)
 
@@ -48,10 +57,10 @@ def chat(
     engine: dict[str, Any],
     system: Annotated[str | None, typer.Option(help="A system message to begin with.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Most tokens of an answer.")] = 512,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1 keeps all.")] = 1.0,
-    min_p: Annotated[float, typer.Option(help="0 keeps all.")] = 0.0,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
     stop: Annotated[
         list[str] | None, typer.Option(help="End an answer at this text; may be given several times.")
     ] = None,
@@ -61,16 +70,10 @@ def chat(
     api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="Key of that server.")] = None,
 ) -> None:
     """Talk to a model. Ctrl-C ends an answer, Ctrl-D the session; /help lists what else it knows."""
-    from pageant.protocol.sampling import SamplingParams
     from pageant.scripts.commands import chat as command
 
-    params = SamplingParams(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        stop=tuple(stop or ()),
+    params = _params(
+        stop, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
     )
     command.chat(engine, params, system, url, api_key)
 

@@ -63,7 +63,7 @@ class Drawn:
 
     @property
     def homes(self) -> dict[str, str]:
-        """Each actor's node."""
+        """Return each actor's node."""
         return {plan.name: plan.node for plan in self.topology.actors}
 
 

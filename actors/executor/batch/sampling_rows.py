@@ -12,7 +12,7 @@ __all__ = ["SamplingRows"]
 
 
 class SamplingRows:
-    """One entry per row of the batch. Entries of rows without a sequence mean nothing."""
+    """Columns with one entry per row of the batch. Entries of rows without a sequence mean nothing."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self._temperature = np.zeros(max_num_seqs, np.float32)

@@ -1,4 +1,4 @@
-"""What members of a group have in common, whether they lead or follow."""
+"""Base of members of a group, whether they lead or follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model runner computes, and in how much memory: decided once, from an executor's options."""
+"""Configuration of a model runner: what it computes and in how much memory, decided once by an executor's options."""
 
 from __future__ import annotations
 

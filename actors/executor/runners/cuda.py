@@ -267,7 +267,7 @@ class CudaRunner(TorchRunner):
         return device_budget(free=free, total=total, share=self.config.gpu_memory_utilization, step=needed)
 
     def _try_largest_step(self, block_size: int, max_num_seqs: int) -> None:
-        """All tokens in one sequence, each in the slot of the first."""
+        """Compute all tokens in one sequence, each in the slot of the first."""
         tokens = self.config.max_num_batched_tokens
         caches = self._decoder.allocate_kv_caches(1, block_size)
         nothing = torch.zeros(tokens, dtype=torch.int64, device=self.device)
