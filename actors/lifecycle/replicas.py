@@ -59,7 +59,7 @@ class ElasticLifecycle(Actor):
         model = self._model_with_replicas(request.model)
         prefix = (await self._ask_supervisor(AddReplicaActors(model=model))).prefix
         while True:
-            own = _of(await self._directory(), prefix)
+            own = _by_replica(await self._directory()).get(prefix)
             if not own:
                 raise PeerGone(f"{_name(prefix)} was removed while it started")
             if lost := [entry for entry in own if entry.final]:
@@ -99,7 +99,7 @@ class ElasticLifecycle(Actor):
         seconds.
         """
         began, has_moved = self.clock.now(), False
-        while await self._num_open(prefix):
+        while await self._num_open(prefix, await self._directory()):
             if not has_moved and self.clock.now() - began >= patience:
                 has_moved = True
                 await self._ask_supervisor(MarkReplica(prefix=prefix, draining=MOVING))
@@ -146,21 +146,18 @@ class ElasticLifecycle(Actor):
         return prefix
 
     async def _replicas(self, model: str, name: str = "") -> Replicas:
-        entries = []
-        for prefix, own in sorted(
-            _by_replica(await self._directory()).items(), key=lambda one: index_of(one[0]) or 0
-        ):
+        entries, directory = [], await self._directory()
+        for prefix, own in sorted(_by_replica(directory).items(), key=lambda one: index_of(one[0]) or 0):
             if model_of(prefix) == model:
-                num_open = await self._num_open(prefix)
+                num_open = await self._num_open(prefix, directory)
                 short = _name(prefix.removeprefix(model))
                 entries.append(
                     ReplicaEntry(name=short, state=_state(own), actors=len(own), num_open=num_open)
                 )
         return Replicas(replicas=tuple(entries), name=name)
 
-    async def _num_open(self, prefix: str) -> int:
+    async def _num_open(self, prefix: str, directory: Directory) -> int:
         """Return the open sequences of all frontends at a replica. One that does not answer may have some."""
-        directory = await self._directory()
         names = [entry.name for entry in directory.actors if entry.up and role_of(entry.name) in FRONTENDS]
         return sum(await asyncio.gather(*(self._num_open_of(name, prefix) for name in names)))
 
@@ -195,10 +192,6 @@ def _by_replica(directory: Directory) -> dict[str, list[ActorEntry]]:
         if index_of(prefix) is not None:
             found.setdefault(prefix, []).append(entry)
     return found
-
-
-def _of(directory: Directory, prefix: str) -> list[ActorEntry]:
-    return [entry for entry in directory.actors if replica_of(entry.name) == prefix]
 
 
 def _name(prefix: str) -> str:
