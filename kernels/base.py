@@ -27,6 +27,8 @@ from pageant.kernels.batches import (
     NeededLogits,
     NeededRest,
     SamplingTensors,
+    Span,
+    StateRows,
     TokenLogprobs,
     TokenMasks,
 )
@@ -47,6 +49,8 @@ __all__ = [
     "NeededLogits",
     "NeededRest",
     "SamplingTensors",
+    "Span",
+    "StateRows",
     "TokenLogprobs",
     "TokenMasks",
 ]
@@ -79,7 +83,7 @@ class Kernels(Protocol):
         """Copy whole blocks, sources to destinations (int64 [N] each), in every layer's cache.
 
         All reads come before all writes, so a destination may be another's source. Destinations are
-        distinct. Mutates the caches.
+        distinct. Mutates the caches, of which some may have no columns.
         """
         ...
 
@@ -100,6 +104,7 @@ class Kernels(Protocol):
         window: int | None = None,
         softcap: float | None = None,
         sinks: Tensor | None = None,
+        value_dim: int | None = None,
     ) -> Tensor:
         """Attend from query [T, H, D] over the cached context; returns [T, H, D] in query's dtype.
 
@@ -107,6 +112,9 @@ class Kernels(Protocol):
         `c * tanh(score / c)`; the softmax is in float32. With sinks, float32 [H], the softmax of head h has one more
         score, sinks[h], that of an entry whose value is zero (Xiao et al., 2023). A slot that no sequence of the batch
         attends to is never read into a result, so it may hold anything, NaN included.
+
+        With value_dim, values are the last so many numbers of keys, as `rope_and_write_latents` leaves them. The value
+        cache is not read, and has no columns. The result is [T, H, value_dim]. Such a cache is in no 8 bits.
         """
         ...
 
@@ -177,6 +185,37 @@ class Kernels(Protocol):
         """
         ...
 
+    def rope_and_write_latents(
+        self,
+        query: Tensor,
+        latents: Tensor,
+        weight: Tensor,
+        eps: float,
+        cos_sin_cache: Tensor | None,
+        positions: Tensor,
+        key_cache: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        """Write a step's latents to their slots, and begin the queries that attend to them (DeepSeek-V2, 2024).
+
+        latents [T, C + R] has each token's latent of keys and values, then the key that all heads share. The cache
+        [num_blocks, 1, block_size, R + C] gets that key, rotated, then the `rms_norm` of the latent by weight [C].
+        query: [T, H, N + R]. All have the cache's dtype, which is in no 8 bits. positions, slots: int64 [T].
+        cos_sin_cache: see `rope`; its width is R. Without it, there is no rotation.
+
+        Returns [T, H, R + C], contiguous: the last R numbers of each query, rotated, and room for those in the latent's
+        space, which hold anything. Mutates the cache.
+        """
+        ...
+
+    def multiply_heads(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return x[:, h] @ weight[h] for each head h: x [T, H, N], weight [H, N, M]; returns [T, H, M].
+
+        All are of one dtype, and may be views: x has contiguous rows, and one of the last two dimensions of weight is
+        contiguous. With `out`, [T, H, M] with contiguous rows, the result is written there. Mutates only that.
+        """
+        ...
+
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """Return silu(gate) * up, [T, I], of gate_up [T, 2I] of the same dtype: gate first, then up."""
         ...
@@ -214,6 +253,17 @@ class Kernels(Protocol):
         Those of the largest logits, in falling order, the lowest id first among equals. The weights,
         float32, are their softmax probabilities over all experts (in float32); with `normalise` they are
         divided by their sum. The experts are int64.
+        """
+        ...
+
+    def route_in_groups(
+        self, logits: Tensor, top_k: int, normalise: bool, *, scale: float, groups: int, groups_kept: int
+    ) -> tuple[Tensor, Tensor]:
+        """Choose each token's K experts from some groups of neighbours; return (weights, experts), [T, K] each.
+
+        logits: [T, E]. weights are float32 and experts int64, as of `route`. Only experts of those
+        `groups_kept` groups are chosen whose largest logit is largest (DeepSeek-V2, 2024), the lowest first among
+        equals. The weights are multiplied by `scale`.
         """
         ...
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 __all__ = [
@@ -20,11 +22,41 @@ __all__ = [
     "NeededLogits",
     "NeededRest",
     "SamplingTensors",
+    "Span",
+    "StateRows",
     "TokenLogprobs",
     "TokenMasks",
 ]
 
 KVCache = tuple[Tensor, Tensor]
+
+
+class Span(NamedTuple):
+    """Tokens of one sequence that attend to each other both ways, as those of an image, or its last ones."""
+
+    first: int
+    """Of the step's tokens."""
+    last: int
+    """Behind the last of them."""
+    sequence: int
+    """Of the step's sequences."""
+    end: int
+    """Position behind the last of them."""
+
+
+class StateRows(NamedTuple):
+    """Tokens of a step that recurrent layers do not take in at once, or only now: those of drafts.
+
+    All are int64 [S], on the host. A token that may be wrong leaves the states as they were before it. What layers need
+    to take it in is kept by row. If it was right, a later step of the row replays it.
+    """
+
+    rows: npt.NDArray[np.int64]
+    """Row of the batch that each sequence has."""
+    replayed: npt.NDArray[np.int64]
+    """Tokens before the step's own that are in no state yet: the first so many that were kept for the row."""
+    unsure: npt.NDArray[np.int64]
+    """Last ones of the step's own tokens that may be wrong."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,6 +95,10 @@ class AttentionBatch:
     """int64 [T]: bit i names its sequence's i-th token of this step. 0, or no masks at all: causal."""
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
     """Scratch of the backend."""
+    spans: tuple[Span, ...] = ()
+    """Tokens that attend to what follows them; kernels do not know of them (see `attend_span`)."""
+    states: StateRows | None = None
+    """What recurrent layers need to know; None is a step of tokens that all are sure, and none to be replayed."""
     others: tuple[AttentionBatch, ...] = ()
     """The same step in the other groups of layers, if there are any: with block tables and slots of their own."""
 
@@ -83,6 +119,7 @@ class AttentionBatch:
         max_query_length: int,
         max_context_length: int,
         ancestors: Tensor | None = None,
+        states: StateRows | None = None,
     ) -> AttentionBatch:
         """Return a step for G layer groups.
 
@@ -100,6 +137,7 @@ class AttentionBatch:
                 max_query_length=max_query_length,
                 max_context_length=max_context_length,
                 ancestors=ancestors,
+                states=states,
                 others=found,
             )
             found = batch, *found
@@ -169,6 +207,8 @@ class SamplingTensors:
     """int32 [R]: which of the request's parallel samples."""
     position: Tensor
     """int64 [R]: the position that the drawn token will have."""
+    filters: bool = True
+    """Whether any row may have a top_k or a top_p: without, kernels do not look for them."""
 
 
 class TokenLogprobs(NamedTuple):

@@ -52,6 +52,7 @@ def select_rows(params: SamplingTensors, rows: Tensor) -> SamplingTensors:
         seed=params.seed[rows],
         sample=params.sample[rows],
         position=params.position[rows],
+        filters=params.filters,
     )
 
 

@@ -1,7 +1,7 @@
 """The kernel of every product with a weight: one table of instruction level, weight layout, dtype of x and rows.
 
-`csrc/gemm/ways.h` makes these choices while it is compiled. The table says the same in one place, in C++ types that
-a test has the compiler compare with that header's (`checks_of`), for every level.
+`csrc/gemm/kernel_choice.h` makes these choices while it is compiled. The table says the same in one place, in C++ types
+that a test has the compiler compare with that header's (`checks_of`), for every level.
 """
 
 from __future__ import annotations
@@ -35,45 +35,45 @@ _NAMES = {
     "Streamed": "dot products of rows",
     "Unpacked": "rows unpacked to numbers",
     "UnpackedLanes": "panels unpacked to bfloat16",
-    "BfloatStrip": "vectors, a panel of rows at a time",
-    "TiledBfloatStrip": "vectors, packed panels",
-    "ByteStrip": "vectors of bytes, x rounded to 8 bits",
+    "BfloatPanel": "vectors, a panel of rows at a time",
+    "TiledBfloatPanel": "vectors, packed panels",
+    "BytePanel": "vectors of bytes, x rounded to 8 bits",
     "TilesOrHalves": "vectors of bytes, packed panels",
     "LanesOrTiles": "vectors or tiles of bytes, packed panels",
     "Lying": "AMX tiles, rows packed on the way",
-    "Strips": "AMX tiles, packed panels",
+    "Panels": "AMX tiles, packed panels",
     "UnpackedTiles": "AMX tiles of bfloat16, rows unpacked",
-    "UnpackedStrips": "AMX tiles of bfloat16, panels unpacked",
+    "UnpackedPanels": "AMX tiles of bfloat16, panels unpacked",
 }
 
 # By family of levels: the C++ type for each layout and dtype. B stands for the bits, T for the dtype. A layout that is
 # not named is taken as row-major.
 _PLAIN = {"rows": "Streamed<T>", "q rows": "Unpacked<B, T>"}
 _VECTORS = {
-    "rows bf16": "Lanes<BfloatStrip<BestPairs>, bf16>",
-    "tiles bf16": "Lanes<TiledBfloatStrip<BestPairs>, bf16>",
+    "rows bf16": "Lanes<BfloatPanel<BestPairs>, bf16>",
+    "tiles bf16": "Lanes<TiledBfloatPanel<BestPairs>, bf16>",
 }
 _BYTES = {
-    **{f"q rows {dtype}": "Lanes<ByteStrip<B>, T>" for dtype in ("bf16", "f16")},
+    **{f"q rows {dtype}": "Lanes<BytePanel<B>, T>" for dtype in ("bf16", "f16")},
     **{f"q tiles {dtype}": "Lanes<TilesOrHalves<B, false>, T>" for dtype in ("bf16", "f16")},
     **{f"halves {dtype}": "Lanes<TilesOrHalves<8, true>, T>" for dtype in ("bf16", "f16")},
 }
-_UNITS = {"rows bf16": "Tiled<Lying>", "tiles bf16": "ByStrips<Strips>"}
+_UNITS = {"rows bf16": "Tiled<Lying>", "tiles bf16": "ByPanels<Panels>"}
 _FAMILIES: dict[str, dict[str, str]] = {
     "plain": _PLAIN,
     "vectors": _PLAIN | _VECTORS | {"q rows bf16": "UnpackedLanes<B>"},
     "bytes": _PLAIN | _VECTORS | _BYTES,
     "units": _PLAIN
     | _UNITS
-    | {"q rows bf16": "Tiled<UnpackedTiles<B>>", "q tiles bf16": "ByStrips<UnpackedStrips<B>>"},
+    | {"q rows bf16": "Tiled<UnpackedTiles<B>>", "q tiles bf16": "ByPanels<UnpackedPanels<B>>"},
     "units and bytes": _PLAIN
     | _BYTES
     | _UNITS
     | {
-        "q rows bf16": "FewOrMany<Lanes<ByteStrip<B>, bf16>, Tiled<UnpackedTiles<B>>>",
-        "q tiles bf16": "FewOrMany<LanesOrTiles<B, bf16, false>, ByStrips<UnpackedStrips<B>>>",
+        "q rows bf16": "FewOrMany<Lanes<BytePanel<B>, bf16>, Tiled<UnpackedTiles<B>>>",
+        "q tiles bf16": "FewOrMany<LanesOrTiles<B, bf16, false>, ByPanels<UnpackedPanels<B>>>",
         "q tiles f16": "LanesOrTiles<B, f16, false>",
-        "halves bf16": "FewOrMany<LanesOrTiles<8, bf16, true>, ByStrips<UnpackedStrips<8>>>",
+        "halves bf16": "FewOrMany<LanesOrTiles<8, bf16, true>, ByPanels<UnpackedPanels<8>>>",
         "halves f16": "LanesOrTiles<8, f16, true>",
     },
 }
@@ -161,7 +161,7 @@ def _kernel(table: dict[str, str], layout: str, dtype: str) -> str | None:
 def checks_of(level: str, *, has_vnni: bool = True) -> str:
     """Return C++ that does not compile for a level whose choices differ from the table."""
     asserts = [line for choice in choices_of(level, has_vnni=has_vnni) for line in _checks(choice)]
-    return "\n".join(['#include "gemm/ways.h"', "#include <utility>", *asserts]) + "\n"
+    return "\n".join(['#include "gemm/kernel_choice.h"', "#include <utility>", *asserts]) + "\n"
 
 
 def _checks(choice: Choice) -> Iterator[str]:
@@ -169,13 +169,13 @@ def _checks(choice: Choice) -> Iterator[str]:
     product, weight = f"std::declval<Product<{kind}>>()", "std::declval<Quantized>()"
     bits, quantized, layout = choice.layout.partition(" bits in ")
     if choice.layout == "rows":
-        call = f"way_of({product})"
+        call = f"kernel_of({product})"
     elif choice.layout == "tiles":
-        call = f"tiled_way_of({product}, (const bf16*)nullptr)"
+        call = f"tiled_kernel_of({product}, (const bf16*)nullptr)"
     elif layout == "rows":
-        call = f"way_of<{bits}>({product}, {weight})"
+        call = f"kernel_of<{bits}>({product}, {weight})"
     else:
-        call = f"tiled_way_of<{bits if quantized else '8, true'}>({product}, {weight})"
+        call = f"tiled_kernel_of<{bits if quantized else '8, true'}>({product}, {weight})"
     if choice.kernel is not None:
         yield f"static_assert(std::is_same_v<decltype({call}), {choice.kernel}>);"
     elif choice.layout != "tiles":

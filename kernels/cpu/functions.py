@@ -66,8 +66,19 @@ _DECLARED: dict[str, tuple[str, ...]] = {
         "void attention_T(const T* query, int64_t query_stride, const char* keys, const char* values, T* "
         "output, int64_t output_stride, const int32_t* starts, const int32_t* lengths, const int32_t* tables, "
         "int64_t table_stride, const int64_t* positions, const int64_t* ancestors, int64_t sequences, int64_t "
-        "heads, int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t window, int64_t format, const "
-        "float* sinks, double scale, double softcap)",
+        "heads, int64_t kv_heads, int64_t head_dim, int64_t value_dim, int64_t block_size, int64_t window, "
+        "int64_t format, const float* sinks, double scale, double softcap)",
+    ),
+    "gemm/heads.cpp": (
+        "void multiply_heads_T(const T* x, int64_t x_stride, int64_t x_head_stride, const T* weight, int64_t "
+        "head_stride, int64_t in_stride, int64_t out_stride, T* y, int64_t y_stride, int64_t y_head_stride, "
+        "int64_t tokens, int64_t heads, int64_t inputs, int64_t outputs)",
+    ),
+    "layers/latents.cpp": (
+        "void rope_and_write_latents_T(const T* query, int64_t query_stride, int64_t query_dim, const T* "
+        "latents, int64_t latents_stride, const T* weight, const float* table, const int64_t* positions, T* "
+        "keys, const int64_t* slots, T* turned, int64_t tokens, int64_t heads, int64_t rank, int64_t rotary, "
+        "double eps)",
     ),
     "layers/norms.cpp": (
         "void rms_norm_T(const T* x, int64_t stride, T* y, int64_t y_stride, int64_t rows, int64_t n, const "
@@ -201,7 +212,7 @@ class Signature:
         """Return ctypes' types of the arguments.
 
         Integers are passed as pointers, which ctypes converts in half the time. The supported ABIs pass both in the
-        same way.
+        same kernel.
         """
         return [
             ctypes.c_double if kind == "double" else ctypes.c_char_p if name in _TEXTS else ctypes.c_void_p

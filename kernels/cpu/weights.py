@@ -144,8 +144,8 @@ class WeightKernels(LayerKernels):
         if functions is None:
             return self._fall_back("quantize").quantize(weight, into)
         weight = weight if weight.stride(1) == 1 else weight.contiguous()
-        for part, room in in_parts(weight, into, _QUANTIZED_TOGETHER):
-            rows = empty_quantized(room.shape, into.bits, "cpu") if into.in_tiles else room
+        for part, destination in in_parts(weight, into, _QUANTIZED_TOGETHER):
+            rows = empty_quantized(destination.shape, into.bits, "cpu") if into.in_tiles else destination
             functions.quantize(
                 part.data_ptr(),
                 part.stride(0),
@@ -156,7 +156,7 @@ class WeightKernels(LayerKernels):
                 rows.scales.data_ptr(),
             )
             if into.in_tiles:
-                room.fill(rows)
+                destination.fill(rows)
 
     def route(self, logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
         """See `Kernels.route`."""
@@ -177,6 +177,14 @@ class WeightKernels(LayerKernels):
             experts.data_ptr(),
         )
         return weights, experts
+
+    def route_in_groups(
+        self, logits: Tensor, top_k: int, normalise: bool, *, scale: float, groups: int, groups_kept: int
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernels.route_in_groups`. The reference's, which is little beside the experts."""
+        return self._fall_back("route_in_groups").route_in_groups(
+            logits, top_k, normalise, scale=scale, groups=groups, groups_kept=groups_kept
+        )
 
     def route_by_sigmoid(
         self,

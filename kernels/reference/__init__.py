@@ -9,7 +9,14 @@ from pageant.kernels.base import HeadNorms
 from pageant.kernels.quantized import quantize
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, move_slots, write_kv
-from pageant.kernels.reference.experts import moe, route, route_by_sigmoid, weigh_experts
+from pageant.kernels.reference.experts import (
+    moe,
+    route,
+    route_by_sigmoid,
+    route_in_groups,
+    weigh_experts,
+)
+from pageant.kernels.reference.latents import multiply_heads
 from pageant.kernels.reference.low_rank import add_low_rank
 from pageant.kernels.reference.norms import (
     add_layer_norm,
@@ -62,7 +69,9 @@ class ReferenceKernels:
     gelu = staticmethod(gelu)
     gather_columns = staticmethod(gather_columns)
     route = staticmethod(route)
+    route_in_groups = staticmethod(route_in_groups)
     route_by_sigmoid = staticmethod(route_by_sigmoid)
+    multiply_heads = staticmethod(multiply_heads)
     moe = staticmethod(moe)
     weigh_experts = staticmethod(weigh_experts)
     linear = staticmethod(linear)
@@ -106,3 +115,26 @@ class ReferenceKernels:
         if cos_sin_cache is not None:
             self.rope(query, key, cos_sin_cache, positions)
         self.write_kv(key, value, key_cache, value_cache, slots)
+
+    def rope_and_write_latents(
+        self,
+        query: Tensor,
+        latents: Tensor,
+        weight: Tensor,
+        eps: float,
+        cos_sin_cache: Tensor | None,
+        positions: Tensor,
+        key_cache: Tensor,
+        slots: Tensor,
+    ) -> Tensor:
+        """See `Kernels.rope_and_write_latents`."""
+        rank = len(weight)
+        rotary = latents.shape[1] - rank
+        turned = query.new_empty(*query.shape[:2], rotary + rank)
+        turned[..., :rotary] = query[..., query.shape[2] - rotary :]
+        latent = self.rms_norm(latents[:, :rank], weight, eps)
+        key = torch.cat((latents[:, rank:], latent), dim=1)[:, None]
+        if cos_sin_cache is not None:
+            self.rope(turned, key, cos_sin_cache, positions)
+        self.write_kv(key, key[..., :0], key_cache, key_cache[..., :0], slots)
+        return turned

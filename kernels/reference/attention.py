@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch
+from pageant.kernels.base import AttentionBatch, Span
 from pageant.kernels.quantized_kv import dequantize_blocks, is_quantized
 
-__all__ = ["paged_attention"]
+__all__ = ["attend_span", "paged_attention"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +69,15 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    value_dim: int | None = None,
 ) -> Tensor:
     """See `Kernels.paged_attention`."""
     scores = _Scores(scale, softcap, sinks)
     plan = _plan(batch, window, block_size=key_cache.shape[2])
-    output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if value_dim is not None:
+        value_cache = key_cache[..., key_cache.shape[3] - value_dim :]
+    shape = (*query.shape[:2], value_dim or query.shape[2])
+    output = torch.empty(shape, dtype=query.dtype, device=query.device)
     if plan.decodes is not None:
         output[plan.decodes.tokens] = _attend_decodes(
             query[plan.decodes.tokens], key_cache, value_cache, plan.decodes, scores
@@ -81,6 +85,36 @@ def paged_attention(
     for chunk in plan.chunks:
         output[chunk.tokens] = _attend_chunk(query[chunk.tokens], key_cache, value_cache, chunk, scores)
     return output
+
+
+def attend_span(
+    attended: Tensor,
+    query: Tensor,
+    cache: tuple[Tensor, Tensor],
+    batch: AttentionBatch,
+    span: Span,
+    scale: float,
+    window: int,
+    softcap: float | None = None,
+) -> None:
+    """Attend over all entries of a span and those that each token's window reaches back to.
+
+    attended: [T, H, D] float, mutated at the span's tokens. query: [T, H, D] of the same dtype.
+    """
+    key_cache, value_cache = cache
+    block_size = key_cache.shape[2]
+    start = span.end - (span.last - span.first)
+    oldest = max(0, start - window + 1)
+    first = oldest // block_size
+    entries = torch.arange(oldest, span.end, device=query.device)
+    chunk = _Chunk(
+        tokens=slice(span.first, span.last),
+        blocks=batch.block_tables[span.sequence, first : -(-span.end // block_size)].long(),
+        entries=slice(oldest - first * block_size, span.end - first * block_size),
+        mask=entries > torch.arange(start, span.end, device=query.device)[:, None] - window,
+    )
+    scores = _Scores(scale, softcap, None)
+    attended[chunk.tokens] = _attend_chunk(query[chunk.tokens], key_cache, value_cache, chunk, scores)
 
 
 def _attend_decodes(

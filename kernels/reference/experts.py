@@ -12,7 +12,7 @@ from pageant.kernels.quantized import Weight
 from pageant.kernels.reference.pointwise import clamped_swiglu, gelu_and_mul, silu_and_mul
 from pageant.kernels.reference.products import linear, logits
 
-__all__ = ["moe", "route", "route_by_sigmoid", "weigh_experts"]
+__all__ = ["moe", "route", "route_by_sigmoid", "route_in_groups", "weigh_experts"]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": silu_and_mul,
@@ -25,11 +25,17 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def route(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     """See `Kernels.route`."""
     logits = logits.float()
-    experts = logits.argsort(dim=-1, descending=True, stable=True)[:, :top_k].contiguous()
-    weights = logits.softmax(dim=-1).gather(-1, experts)
-    if normalise:
-        weights = weights / weights.sum(dim=-1, keepdim=True)
-    return weights, experts
+    return _chosen(logits, logits.softmax(dim=-1), top_k, normalise)
+
+
+def route_in_groups(
+    logits: Tensor, top_k: int, normalise: bool, *, scale: float, groups: int, groups_kept: int
+) -> tuple[Tensor, Tensor]:
+    """See `Kernels.route_in_groups`."""
+    logits = logits.float()
+    choice = logits if groups == 1 else _of_best_groups(logits, groups, groups_kept, best=1)
+    weights, experts = _chosen(choice, logits.softmax(dim=-1), top_k, normalise)
+    return weights * scale, experts
 
 
 def route_by_sigmoid(
@@ -46,15 +52,26 @@ def route_by_sigmoid(
     scores = logits.float().sigmoid()
     choice = scores + bias
     if groups > 1:
-        of_groups = choice.view(len(choice), groups, choice.shape[1] // groups)
-        ranked = of_groups.topk(2, dim=-1)[0].sum(-1).argsort(dim=-1, descending=True, stable=True)
-        left_out = torch.ones_like(ranked, dtype=torch.bool).scatter_(1, ranked[:, :groups_kept], False)
-        choice = of_groups.masked_fill(left_out[..., None], float("-inf")).flatten(1)
+        choice = _of_best_groups(choice, groups, groups_kept, best=2)
+    weights, experts = _chosen(choice, scores, top_k, normalise)
+    return weights * scale, experts
+
+
+def _of_best_groups(choice: Tensor, groups: int, groups_kept: int, best: int) -> Tensor:
+    """Return [T, E] with -inf for experts of all groups but those whose `best` largest sum to most."""
+    of_groups = choice.view(len(choice), groups, choice.shape[1] // groups)
+    ranked = of_groups.topk(best, dim=-1)[0].sum(-1).argsort(dim=-1, descending=True, stable=True)
+    left_out = torch.ones_like(ranked, dtype=torch.bool).scatter_(1, ranked[:, :groups_kept], False)
+    return of_groups.masked_fill(left_out[..., None], float("-inf")).flatten(1)
+
+
+def _chosen(choice: Tensor, scores: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    """Return the scores of those who are largest by `choice`, and their numbers, [T, K] of [T, E]."""
     experts = choice.argsort(dim=-1, descending=True, stable=True)[:, :top_k].contiguous()
     weights = scores.gather(-1, experts)
     if normalise:
         weights = weights / weights.sum(dim=-1, keepdim=True)
-    return weights * scale, experts
+    return weights, experts
 
 
 def moe(

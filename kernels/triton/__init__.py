@@ -40,7 +40,7 @@ from pageant.kernels.triton.norms import (
 )
 from pageant.kernels.triton.pointwise import clamped_swiglu, gelu, gelu_and_mul, silu_and_mul
 from pageant.kernels.triton.products import linear, logits
-from pageant.kernels.triton.sampling import sample
+from pageant.kernels.triton.sampling import mask_logits, sample
 
 __all__ = ["TritonKernels"]
 
@@ -74,6 +74,7 @@ class TritonKernels(ReferenceKernels):
     weigh_experts = staticmethod(weigh_experts)
     linear = staticmethod(linear)
     logits = staticmethod(logits)
+    mask_logits = staticmethod(mask_logits)
     sample = staticmethod(sample)
     top_logprobs = staticmethod(top_logprobs)
 

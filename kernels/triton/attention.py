@@ -41,8 +41,11 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    value_dim: int | None = None,
 ) -> Tensor:
-    """See `Kernels.paged_attention`."""
+    """See `Kernels.paged_attention`. Values that are parts of keys are not for this backend (`value_dim`)."""
+    if value_dim is not None:
+        raise NotImplementedError("the triton backend attends to no latents; models with such are refused")
     tokens, heads, head_dim = query.shape
     assert query.stride(2) == 1 and query.stride(1) == head_dim, "the last two dimensions are contiguous"
     assert key_cache.is_contiguous() and value_cache.is_contiguous()
@@ -194,6 +197,7 @@ def _shapes(
         "BLOCK_SIZE": block_size,
         "ROWS": rows,
         "ENTRIES": tiles.entries,
+        "PARTED": tiles.parted,
         "WINDOWED": window is not None,
         "CAPPED": cap > 0,
         # Three products of 10-bit mantissas make one of 23 bits, and stay on the tensor cores.

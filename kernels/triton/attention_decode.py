@@ -41,6 +41,7 @@ def decode(
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     ENTRIES: tl.constexpr,
+    PARTED: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     TREES: tl.constexpr,
@@ -57,12 +58,12 @@ def decode(
     split = tl.program_id(2)
     begin = tl.load(query_starts + sequence)
     stop = tl.load(query_starts + sequence + 1)
+    context = tl.load(context_lengths + sequence)  # together with those: each would take as long by itself
     if (stop == begin) | (stop - begin > SHORT):
         return
     queries, places, there, position = load_query(
         query, positions, begin, stop, kv_head, query_stride, HEADS, KV_HEADS, DIM, DIM_TILE, ROWS
     )
-    context = tl.load(context_lengths + sequence)
     own = context - (stop - begin)
     mask = load_masks(ancestors, begin, there, ROWS, HEADS // KV_HEADS, TREES)
     first, last, clear_first, clear_last = visible_span(there, position, mask, context, own, window)
@@ -95,6 +96,7 @@ def decode(
         BLOCK_SIZE,
         ROWS,
         ENTRIES,
+        PARTED,
         WINDOWED,
         CAPPED,
         TREES,

@@ -107,6 +107,7 @@ def attend(
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     ENTRIES: tl.constexpr,
+    PARTED: tl.constexpr,
     WINDOWED: tl.constexpr,
     CAPPED: tl.constexpr,
     TREES: tl.constexpr,
@@ -115,30 +116,31 @@ def attend(
 ):
     """Tiles of entries from `begin` (a multiple of ENTRIES) to `stop`; returns (sums, tops, totals):
     [ROWS, DIM_TILE] of values by weight, [ROWS] of the largest score and of the weights' sum.
-    `depths` are the positions of the sequence's tokens in this step, whose entries begin at `own`."""
+    `depths` are the positions of the sequence's tokens in this step, whose entries begin at `own`.
+    Unless PARTED, entries that all rows see are masked as well: a short span is done sooner in one part."""
     sums = tl.zeros([ROWS, DIM_TILE], dtype=tl.float32)
     tops = tl.full([ROWS], float("-inf"), dtype=tl.float32)
     totals = tl.zeros([ROWS], dtype=tl.float32)
-    clear_begin = begin
-    if WINDOWED:
-        clear_begin = tl.minimum(tl.maximum(tl.cdiv(clear_first, ENTRIES) * ENTRIES, begin), stop)
-    clear_stop = tl.minimum(tl.maximum(clear_last // ENTRIES * ENTRIES, clear_begin), stop)
-    if WINDOWED:
+    clear_begin, clear_stop = begin, begin
+    if PARTED:
+        if WINDOWED:
+            clear_begin = tl.minimum(tl.maximum(tl.cdiv(clear_first, ENTRIES) * ENTRIES, begin), stop)
+            sums, tops, totals = _attend_part(
+                queries, position, mask, depths, own, keys, values, table,
+                kv_head, begin, clear_begin, first, last, window, factor, cap,
+                sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, TREES, PRECISION,
+                FORMAT,
+            )  # fmt: skip
+        clear_stop = tl.minimum(tl.maximum(clear_last // ENTRIES * ENTRIES, clear_begin), stop)
         sums, tops, totals = _attend_part(
             queries, position, mask, depths, own, keys, values, table,
-            kv_head, begin, clear_begin, first, last, window, factor, cap,
-            sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, TREES, PRECISION,
+            kv_head, clear_begin, clear_stop, first, last, window, factor, cap,
+            sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, False, CAPPED, TREES, PRECISION,
             FORMAT,
         )  # fmt: skip
     sums, tops, totals = _attend_part(
         queries, position, mask, depths, own, keys, values, table,
-            kv_head, clear_begin, clear_stop, first, last, window, factor, cap,
-        sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, False, CAPPED, TREES, PRECISION,
-        FORMAT,
-    )  # fmt: skip
-    sums, tops, totals = _attend_part(
-        queries, position, mask, depths, own, keys, values, table,
-            kv_head, clear_stop, stop, first, last, window, factor, cap,
+        kv_head, clear_stop, stop, first, last, window, factor, cap,
         sums, tops, totals, KV_HEADS, DIM, DIM_TILE, BLOCK_SIZE, ENTRIES, True, CAPPED, TREES, PRECISION,
         FORMAT,
     )  # fmt: skip

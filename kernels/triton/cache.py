@@ -71,7 +71,7 @@ def write_tokens(
 
 def move_kv(caches: Sequence[KVCache], sources: Tensor, destinations: Tensor) -> None:
     """See `Kernels.move_kv`. What is read waits in a buffer for all of it to be read."""
-    tensors = [cache for pair in caches for cache in pair]
+    tensors = [cache for pair in caches for cache in pair if cache.shape[-1]]
     moved = sources.shape[0]
     if not moved or not tensors:
         return

@@ -287,10 +287,10 @@ def expert_gate_up(
     for start in range(0, HIDDEN, DEPTH):
         depth = start + offset
         gate_low, gate_high = load_tile(
-            values, scales, gates, start, PADDED, BITS, COLUMNS, DEPTH, EVEN, FAST, False, dtype
+            values, scales, gates[:, None], start, PADDED, BITS, DEPTH, EVEN, FAST, False, dtype
         )
         up_low, up_high = load_tile(
-            values, scales, gates + INNER, start, PADDED, BITS, COLUMNS, DEPTH, EVEN, FAST, False, dtype
+            values, scales, (gates + INNER)[:, None], start, PADDED, BITS, DEPTH, EVEN, FAST, False, dtype
         )
         left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < HIDDEN), other=0.0)
         gate = tl.dot(left, tl.trans(gate_low), gate, input_precision=PRECISION)
@@ -348,7 +348,7 @@ def expert_down(
     for start in range(0, INNER, DEPTH):
         depth = start + offset
         low, high = load_tile(
-            values, scales, outputs, start, PADDED, BITS, COLUMNS, DEPTH, EVEN, FAST, False, dtype
+            values, scales, outputs[:, None], start, PADDED, BITS, DEPTH, EVEN, FAST, False, dtype
         )
         left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < INNER), other=0.0)
         sums = tl.dot(left, tl.trans(low), sums, input_precision=PRECISION)

@@ -20,13 +20,13 @@ from pageant.kernels.reference.products import linear as whole_linear
 from pageant.kernels.reference.products import logits as whole_logits
 from pageant.kernels.tiled import LinearWeight
 from pageant.kernels.triton.launching import cdiv, interpreted, processors
-from pageant.kernels.triton.tuning import quantized_tiles
+from pageant.kernels.triton.tuning import Quantized, quantized_tiles, ragged_tiles
 from pageant.kernels.triton.unpacking import load_tile, pair_inputs, unit_offsets
 
-__all__ = ["linear", "logits", "merge_parts", "multiply_quantized", "widen", "widen_rows"]
+__all__ = ["linear", "logits", "merge_parts", "multiply_quantized", "multiply_sliced", "widen", "widen_rows"]
 
 _ROWS_MAX = 256  # of x, for which the weight is widened in registers
-_STEPS_MIN = 4  # tiles of the inputs that are worth a program of their own
+_STEPS_MIN, _INPUTS_MIN = 4, 512  # tiles of the inputs, or inputs, that are worth a program of their own
 _SPLITS_MAX = 16
 
 
@@ -75,16 +75,15 @@ def _multiply(x: Tensor, weight: QuantizedWeight, dtype: torch.dtype, bias: Tens
     rows, inputs = x.shape
     outputs, padded = weight.shape[0], weight.scales.shape[-1] * GROUP
     assert x.stride(1) == 1 or inputs == 1
-    tiles = quantized_tiles(rows, x.dtype, x.device)
-    steps = cdiv(padded, tiles.depth)
-    grid = cdiv(outputs, tiles.columns), cdiv(rows, tiles.rows)
-    share = _steps_of_a_program(grid[0] * grid[1], steps, x.device)
-    splits = cdiv(steps, share)
+    split = _Split(quantized_tiles(rows, weight.bits, x.dtype, x.device), rows, weight, x.device)
+    if not split.even(inputs):
+        split = _Split(ragged_tiles(rows, weight.bits, x.dtype, x.device), rows, weight, x.device)
+    tiles, grid, share, splits = split.tiles, split.grid, split.share, split.splits
     output = torch.empty((rows, outputs), dtype=dtype, device=x.device)
     parts = output
     if splits > 1:
         parts = torch.empty((splits, rows, outputs), dtype=torch.float32, device=x.device)
-    multiply_quantized[(*grid, splits)](
+    arguments = (
         x,
         weight.values,
         weight.scales,
@@ -93,20 +92,26 @@ def _multiply(x: Tensor, weight: QuantizedWeight, dtype: torch.dtype, bias: Tens
         rows,
         x.stride(0),
         share,
-        OUTPUTS=outputs,
-        INPUTS=inputs,
-        PADDED=padded,
-        BITS=weight.bits,
-        ROWS=tiles.rows,
-        COLUMNS=tiles.columns,
-        DEPTH=tiles.depth,
-        EVEN=inputs % tiles.depth == 0,
-        FAST=x.dtype == torch.bfloat16 and not interpreted(x.device),
-        WEIGHTS_FIRST=tiles.weights_first,
-        PRECISION="tf32x3" if x.dtype == torch.float32 else "ieee",
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
     )
+    constants = {
+        "OUTPUTS": outputs,
+        "INPUTS": inputs,
+        "PADDED": padded,
+        "BITS": weight.bits,
+        "ROWS": tiles.rows,
+        "COLUMNS": tiles.columns,
+        "DEPTH": tiles.depth,
+        "FAST": x.dtype == torch.bfloat16 and not interpreted(x.device),
+        "PRECISION": "tf32x3" if x.dtype == torch.float32 else "ieee",
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
+    }
+    if tiles.slices > 1:
+        multiply_sliced[(*grid, splits)](*arguments, SLICES=tiles.slices, **constants)
+    else:
+        multiply_quantized[(*grid, splits)](
+            *arguments, EVEN=split.even(inputs), WEIGHTS_FIRST=tiles.weights_first, **constants
+        )
     if splits > 1:
         columns = 1024
         merge_parts[(rows, cdiv(outputs, columns))](
@@ -115,10 +120,30 @@ def _multiply(x: Tensor, weight: QuantizedWeight, dtype: torch.dtype, bias: Tens
     return output
 
 
-def _steps_of_a_program(programs: int, steps: int, device: torch.device) -> int:
-    """Return the number of input tiles of a program: few enough to fill the device, enough to be worth a program."""
-    splits = max(1, min(4 * processors(device) // max(1, programs), steps // _STEPS_MIN, _SPLITS_MAX))
-    return cdiv(steps, splits)
+class _Split:
+    """How a product is shared out: its tiles, the programs for its rows and outputs, and the splits of the inputs."""
+
+    def __init__(self, tiles: Quantized, rows: int, weight: QuantizedWeight, device: torch.device) -> None:
+        outputs, padded = weight.shape[0], weight.scales.shape[-1] * GROUP
+        steps = cdiv(padded, tiles.depth)
+        self.tiles = tiles
+        self.grid = cdiv(rows, tiles.rows), cdiv(outputs, tiles.columns)
+        wanted = tiles.programs * processors(device) // max(1, self.grid[0] * self.grid[1])
+        self.share = _steps_of_a_slice(steps, tiles, wanted)
+        """Tiles of the inputs in a slice."""
+        self.splits = cdiv(steps, self.share * tiles.slices)
+
+    def even(self, inputs: int) -> bool:
+        """Tell whether the inputs are whole tiles, or whole slices where there are slices."""
+        depth, slices = self.tiles.depth, self.tiles.slices
+        return inputs % depth == 0 if slices == 1 else inputs == self.splits * slices * self.share * depth
+
+
+def _steps_of_a_slice(steps: int, tiles: Quantized, wanted: int) -> int:
+    """Return the tiles of a slice: few, so that there are as many programs as wanted; enough to be worth one."""
+    least = min(_STEPS_MIN, cdiv(_INPUTS_MIN, tiles.depth))
+    splits = max(1, min(wanted, steps // (least * tiles.slices), _SPLITS_MAX))
+    return cdiv(steps, splits * tiles.slices)
 
 
 @triton.jit
@@ -183,7 +208,7 @@ def multiply_quantized(
     WEIGHTS_FIRST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Program (outputs, rows, split of the inputs, `share` tiles each): its part of parts [splits, rows, OUTPUTS].
+    """Program (rows, outputs, split of the inputs, `share` tiles each): its part of parts [splits, rows, OUTPUTS].
 
     With WEIGHTS_FIRST the transposed product is computed: the weight's tile stays in the registers that it was widened
     in. Otherwise it goes through shared memory, which is where Hopper's products of many rows read it.
@@ -191,45 +216,101 @@ def multiply_quantized(
     dtype: tl.constexpr = x.dtype.element_ty
     PAIRED: tl.constexpr = WEIGHTS_FIRST and FAST and BITS == 8
     STEPS: tl.constexpr = (PADDED + DEPTH - 1) // DEPTH
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     split = tl.program_id(2)
     line = tl.minimum(column, OUTPUTS - 1).to(tl.int64)
     offset = unit_offsets(BITS, DEPTH)
     known = row < rows
     lines = x + row.to(tl.int64)[:, None] * stride
+    offset = offset[None, :]
     shape: tl.constexpr = [COLUMNS, ROWS] if WEIGHTS_FIRST else [ROWS, COLUMNS]
     sums = tl.zeros(shape, dtype=tl.float32)
     for step in range(split * share, tl.minimum((split + 1) * share, STEPS)):
         depth = step * DEPTH + offset
         low, high = load_tile(
-            values, scales, line, step * DEPTH,
-            PADDED, BITS, COLUMNS, DEPTH, EVEN, FAST, PAIRED, dtype,
+            values, scales, line[:, None], step * DEPTH,
+            PADDED, BITS, DEPTH, EVEN, FAST, PAIRED, dtype,
         )  # fmt: skip
-        left = _load_inputs(lines, depth, known, INPUTS, EVEN)
+        left = _load_inputs(lines, depth, known[:, None], INPUTS, EVEN)
         if PAIRED:
             left = pair_inputs(left)
         sums = _add_product(sums, left, low, WEIGHTS_FIRST, PRECISION)
         if BITS != 8:
-            left = _load_inputs(lines, depth + 32, known, INPUTS, EVEN)
+            left = _load_inputs(lines, depth + 32, known[:, None], INPUTS, EVEN)
             sums = _add_product(sums, left, high, WEIGHTS_FIRST, PRECISION)
     if WEIGHTS_FIRST:
         sums = tl.trans(sums)
-    written = known[:, None] & (column[None, :] < OUTPUTS)
+    _store_part(sums, bias, parts, split, row, rows, column, OUTPUTS)
+
+
+@triton.jit(do_not_specialize=["rows", "share"])
+def multiply_sliced(
+    x,
+    values,
+    scales,
+    bias,
+    parts,
+    rows,
+    stride,
+    share,
+    OUTPUTS: tl.constexpr,
+    INPUTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BITS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SLICES: tl.constexpr,
+    FAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Program (rows, outputs, split of the inputs): its part of parts [splits, rows, OUTPUTS].
+
+    A split is of SLICES slices, of `share` tiles each, and the splits are all inputs. A warp has a slice to itself, for
+    all of the program's outputs and rows: so many warps wait for memory at once, and their sums need not go through
+    memory to be added.
+    """
+    dtype: tl.constexpr = x.dtype.element_ty
+    PAIRED: tl.constexpr = FAST and BITS == 8
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    split = tl.program_id(2)
+    line = tl.minimum(column, OUTPUTS - 1).to(tl.int64)[None, :, None]
+    offset = unit_offsets(BITS, DEPTH)[None, None, :]
+    first = ((split * SLICES + tl.arange(0, SLICES)) * share * DEPTH)[:, None, None]
+    known = (row < rows)[None, :, None]
+    lines = x + row.to(tl.int64)[None, :, None] * stride
+    sums = tl.zeros([SLICES, COLUMNS, ROWS], dtype=tl.float32)
+    for step in range(share):
+        start = first + step * DEPTH
+        low, high = load_tile(
+            values, scales, line, start, PADDED, BITS, DEPTH, True, FAST, PAIRED, dtype
+        )  # fmt: skip
+        left = _load_inputs(lines, start + offset, known, INPUTS, True)
+        if PAIRED:
+            left = pair_inputs(left)
+        sums = tl.dot(low, tl.permute(left, (0, 2, 1)), sums, input_precision=PRECISION)
+        if BITS != 8:
+            left = _load_inputs(lines, start + offset + 32, known, INPUTS, True)
+            sums = tl.dot(high, tl.permute(left, (0, 2, 1)), sums, input_precision=PRECISION)
+    _store_part(tl.trans(tl.sum(sums, 0)), bias, parts, split, row, rows, column, OUTPUTS)
+
+
+@triton.jit
+def _store_part(sums, bias, parts, split, row, rows, column, OUTPUTS: tl.constexpr):
+    """Store sums [ROWS, COLUMNS] where they belong in parts [splits, rows, OUTPUTS]."""
     if bias is not None:
         sums += tl.load(bias + column, mask=column < OUTPUTS, other=0.0).to(tl.float32)[None, :]
+    there = (row < rows)[:, None] & (column < OUTPUTS)[None, :]
     place = (split.to(tl.int64) * rows + row)[:, None] * OUTPUTS + column[None, :]
-    tl.store(parts + place, sums.to(parts.dtype.element_ty), mask=written)
+    tl.store(parts + place, sums.to(parts.dtype.element_ty), mask=there)
 
 
 @triton.jit
 def _load_inputs(lines, depth, known, INPUTS: tl.constexpr, EVEN: tl.constexpr):
-    """Inputs `depth` of some rows of x; 0 where there are none."""
-    if EVEN:
-        loaded = tl.load(lines + depth[None, :], mask=known[:, None], other=0.0)
-    else:
-        loaded = tl.load(lines + depth[None, :], mask=known[:, None] & (depth < INPUTS)[None, :], other=0.0)
-    return loaded
+    """Inputs `depth` [..., DEPTH] of some rows of x; 0 where there are none."""
+    return tl.load(lines + depth, mask=known if EVEN else known & (depth < INPUTS), other=0.0)
 
 
 @triton.jit

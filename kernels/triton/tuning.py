@@ -22,18 +22,21 @@ __all__ = [
     "family",
     "product_tiles",
     "quantized_tiles",
+    "ragged_tiles",
 ]
 
 Family = Literal["interpreter", "hopper", "ampere", "consumer"]
 
 
 class Attention(NamedTuple):
-    """Query rows (a token's head each) and context entries of a tile; threads / 32; tiles in flight."""
+    """Query rows (a token's head each) and context entries of a tile; threads / 32; tiles in flight; whether entries
+    that all rows see are taken apart, without masks."""
 
     rows: int
     entries: int
     warps: int
     stages: int
+    parted: bool = True
 
 
 class Product(NamedTuple):
@@ -47,15 +50,22 @@ class Product(NamedTuple):
 
 
 class Quantized(NamedTuple):
-    """Rows, columns and depth of the tile of a product with a quantised weight; threads / 32; tiles in flight; whether
-    the weight is the product's first operand, from registers."""
+    """Rows, columns and depth of the tile of a product with a quantised weight; threads / 32; tiles in flight.
+
+    A program has one slice of the inputs for all warps, or one for each. Unless sliced, the weight may be the product's
+    second operand, from shared memory. It must be on Hopper where four warps make a product of 64 columns or more: that
+    is still reading its registers when the next tile is widened, and one such tile gave wrong results on an H200.
+    `programs` are those wanted for each multiprocessor.
+    """
 
     rows: int
     columns: int
     depth: int
     warps: int
     stages: int
-    weights_first: bool
+    slices: int = 1
+    weights_first: bool = True
+    programs: int = 4
 
 
 # (family, kernel), for elements of two bytes: by the head's size, the first that is large enough. The pipeliner
@@ -69,8 +79,8 @@ _ATTENTION: dict[tuple[Family, str], dict[int, Attention]] = {
         512: Attention(64, 16, 8, 3),
     },
     ("hopper", "decode"): {
-        64: Attention(16, 64, 4, 7),
-        128: Attention(16, 64, 4, 7),
+        64: Attention(16, 128, 4, 5),
+        128: Attention(16, 32, 4, 7, parted=False),
         256: Attention(16, 32, 4, 7),
         512: Attention(16, 16, 4, 5),
     },
@@ -114,19 +124,46 @@ _PRODUCT: dict[Family, dict[int, Product]] = {
     "ampere": {16: Product(16, 64, 128, 4, 4), 64: Product(64, 64, 64, 4, 4), 1 << 30: Product(128, 64, 64, 8, 3)},
     "consumer": {16: Product(16, 64, 64, 4, 3), 64: Product(64, 64, 32, 4, 3), 1 << 30: Product(128, 64, 32, 8, 2)},
 }  # fmt: skip
-# By the number of rows, the first that is large enough. Two warps share a program where the weight comes first: four
-# would make it a product of Hopper's, which reads the weight from shared memory. Each warp has many columns, so that x,
-# which it reads whole, costs little. cubins.variants counts the instructions for each weight.
-_QUANTIZED: dict[int, Quantized] = {
-    8: Quantized(8, 128, 128, 2, 4, True),
-    16: Quantized(16, 128, 128, 2, 4, True),
-    32: Quantized(32, 64, 64, 2, 4, True),
-    64: Quantized(64, 128, 128, 4, 3, False),
-    1 << 30: Quantized(128, 128, 128, 8, 3, False),
+# (family, bits): by the number of rows, the first that is large enough; those of 8 bits where a family has no others.
+# Few rows are a matter of bandwidth: for a single one each warp has a slice of the inputs to itself, or programs are
+# small, so that many wait for memory at once. For many rows Hopper's products read both tiles from shared memory.
+# Elsewhere the weight is first, from the registers in which it was widened. Hopper's tiles are the best of what
+# `--only tune` timed on an H200, but for those that were wrong there: with 5 bits all but one, with slices those of
+# several rows and of inputs that are no whole slices, and those in which a warp group has the weight in registers (see
+# `Quantized`).
+_QUANTIZED: dict[tuple[Family, int], dict[int, Quantized]] = {
+    ("hopper", 8): {
+        1: Quantized(8, 16, 128, 4, 3, slices=4),
+        16: Quantized(16, 32, 256, 2, 4, programs=12),
+        64: Quantized(64, 64, 128, 4, 4, weights_first=False, programs=2),
+        128: Quantized(128, 128, 64, 4, 3, weights_first=False, programs=2),
+        1 << 30: Quantized(256, 128, 64, 8, 4, weights_first=False, programs=1),
+    },
+    ("hopper", 5): {1 << 30: Quantized(64, 128, 128, 4, 3, weights_first=False, programs=2)},
+    ("hopper", 4): {
+        1: Quantized(8, 16, 256, 4, 3, slices=4),
+        16: Quantized(16, 32, 256, 2, 4, programs=12),
+        64: Quantized(64, 128, 128, 4, 3, weights_first=False, programs=2),
+        128: Quantized(128, 128, 64, 4, 3, weights_first=False, programs=2),
+        1 << 30: Quantized(256, 128, 64, 8, 4, weights_first=False, programs=1),
+    },
+    ("ampere", 8): {
+        1: Quantized(8, 32, 128, 8, 3, slices=8, programs=2),
+        16: Quantized(16, 128, 128, 2, 4),
+        64: Quantized(64, 64, 64, 4, 3),
+        1 << 30: Quantized(128, 128, 64, 8, 3, programs=2),
+    },
+    ("consumer", 8): {
+        1: Quantized(8, 32, 128, 4, 3, slices=4),
+        16: Quantized(16, 128, 128, 2, 4),
+        64: Quantized(64, 64, 64, 4, 3),
+        1 << 30: Quantized(128, 128, 64, 8, 3, programs=2),
+    },
+    ("interpreter", 8): {8: Quantized(16, 16, 64, 1, 1, slices=4), 1 << 30: Quantized(16, 16, 64, 1, 1)},
 }
-_QUANTIZED_FLOAT16 = Quantized(16, 64, 64, 4, 3, True)
-_QUANTIZED_FLOAT32 = Quantized(16, 32, 64, 4, 2, True)
-_QUANTIZED_INTERPRETED = Quantized(16, 16, 64, 1, 1, True)
+_RAGGED_ROWS = 17  # for which no family's tiles are of few rows
+_QUANTIZED_FLOAT16 = Quantized(16, 32, 64, 4, 3)
+_QUANTIZED_FLOAT32 = Quantized(16, 32, 64, 4, 2)
 _PRODUCT_FLOAT32 = Product(16, 32, 32, 4, 2)
 _PRODUCT_INTERPRETED = Product(16, 16, 16, 1, 1)
 
@@ -168,10 +205,15 @@ def product_tiles(rows: int, dtype: torch.dtype, device: torch.device) -> Produc
     return next(tiles for most, tiles in _PRODUCT[found].items() if rows <= most)
 
 
-def quantized_tiles(rows: int, dtype: torch.dtype, device: torch.device) -> Quantized:
-    """Return the tile of a product of so many rows with a quantised weight."""
-    if family(device) == "interpreter":
-        return _QUANTIZED_INTERPRETED
-    if dtype != torch.bfloat16:
+def quantized_tiles(rows: int, bits: int, dtype: torch.dtype, device: torch.device) -> Quantized:
+    """Return the tile of a product of so many rows with a weight of 8, 5 or 4 bits."""
+    found = family(device)
+    if dtype != torch.bfloat16 and found != "interpreter":
         return _QUANTIZED_FLOAT32 if dtype == torch.float32 else _QUANTIZED_FLOAT16
-    return next(tiles for most, tiles in _QUANTIZED.items() if rows <= most)
+    by_rows = _QUANTIZED.get((found, bits)) or _QUANTIZED[found, 8]
+    return next(tiles for most, tiles in by_rows.items() if rows <= most)
+
+
+def ragged_tiles(rows: int, bits: int, dtype: torch.dtype, device: torch.device) -> Quantized:
+    """Return the tile where the inputs are no whole tiles or slices: that of more rows, which has no slices."""
+    return quantized_tiles(max(rows, _RAGGED_ROWS), bits, dtype, device)

@@ -46,3 +46,13 @@ def test_tokens_move_in_every_layer_reads_before_writes(backend: Kernels) -> Non
             for source, destination in zip(sources.tolist(), destinations.tolist(), strict=True):
                 expected[destination // 4, :, destination % 4] = was[source // 4, :, source % 4]
             assert torch.equal(after, expected)
+
+
+def test_caches_without_columns_are_passed_over(backend: Kernels) -> None:
+    """Values that are parts of keys have none."""
+    keys, values = torch.randn(6, 1, 4, 3), torch.empty(6, 1, 4, 0)
+    before = keys.clone()
+    backend.move_kv([(keys, values)], torch.tensor([0, 5]), torch.tensor([1, 2]))
+    assert torch.equal(keys, before[[0, 0, 5, 3, 4, 5]])
+    backend.move_slots([(keys, values)], torch.tensor([13]), torch.tensor([3]))
+    assert torch.equal(keys[0, 0, 3], before[3, 0, 1])

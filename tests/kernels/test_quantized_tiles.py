@@ -24,13 +24,13 @@ def both(kernels: ReferenceKernels, weight: Tensor, bits: Bits) -> tuple[Quantiz
     """A matrix, or a stack of them, in rows and in tiles."""
     made = [empty_quantized(tuple(weight.shape), bits, "cpu", in_tiles) for in_tiles in (False, True)]
     for one in made:
-        for part, room in zip(weight, one, strict=True) if weight.dim() == 3 else [(weight, one)]:
-            kernels.quantize(part, room)
+        for part, destination in zip(weight, one, strict=True) if weight.dim() == 3 else [(weight, one)]:
+            kernels.quantize(part, destination)
     return made[0], made[1]
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_four_bytes_of_each_row_of_a_strip_follow_one_another(bits: Bits) -> None:
+def test_four_bytes_of_each_row_of_a_panel_follow_one_another(bits: Bits) -> None:
     rows, tiles = both(ReferenceKernels(), torch.randn(48, 160), bits)
     unit_bytes = 8 * bits
     for row in range(48):

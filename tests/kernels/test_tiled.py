@@ -22,14 +22,14 @@ def in_tiles(weight: torch.Tensor) -> TiledWeight:
     return tiled
 
 
-def test_tiles_follow_one_another_along_a_strip() -> None:
+def test_tiles_follow_one_another_along_a_panel() -> None:
     weight = torch.arange(32 * 96).view(32, 96).float()
     tiles = in_tiles(weight).tiles
-    for strip in range(2):
+    for panel in range(2):
         for along in range(3):
-            part = weight[16 * strip : 16 * strip + 16, 32 * along : 32 * along + 32]
+            part = weight[16 * panel : 16 * panel + 16, 32 * along : 32 * along + 32]
             for pair in range(16):
-                assert torch.equal(tiles[strip, along, pair], part[:, 2 * pair : 2 * pair + 2])
+                assert torch.equal(tiles[panel, along, pair], part[:, 2 * pair : 2 * pair + 2])
 
 
 def test_rows_are_a_view_and_hold_what_they_are_given() -> None:

@@ -58,7 +58,7 @@ def test_what_masks_allow_is_as_in_the_whole_product(
     )
     kernels = CpuKernels(leveled.level, deterministic=True)
     weight = head(kernels, vocab_size, dtype, kind)
-    # Of a few strips, of many, of all and of none.
+    # Of a few panels, of many, of all and of none.
     allowed = torch.rand(count, vocab_size) < torch.tensor([0.005, 0.02, 0.05, 0.2, 1, 0])[:, None]
     bits, last = (
         packed(allowed),

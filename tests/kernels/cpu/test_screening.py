@@ -92,7 +92,7 @@ def test_few_logits_are_needed(screening: CpuKernels, make_params: MakeParams, a
     assert (first, whole) == (0, 0)
     assert needed.into is not None
     left = (needed.into > -math.inf).view(-1, 16).any(1)
-    assert 1 <= left.sum() <= 100, "of 512 strips of 16"
+    assert 1 <= left.sum() <= 100, "of 512 panels of 16"
     starts_and_stops = needed.which[3 : 3 + 2 * int(ranges)].view(-1, 2)
     assert all(left[start // 16 : stop // 16].all() for start, stop in starts_and_stops.tolist())
 
@@ -161,7 +161,7 @@ def test_bounds_are_made_from_upper_halves_alone(screening: CpuKernels, make_par
     assert head.lower is not None
     head.lower.random_(0, 256)
     same = bounds_of(screening, hidden, head, params) == bounds
-    assert same.view(4, 16).all(1).sum() == 3, "all but the strip of the largest, whose logits are there"
+    assert same.view(4, 16).all(1).sum() == 3, "all but the panel of the largest, whose logits are there"
 
 
 def test_screened_draws_are_recorded(screening: CpuKernels, make_params: MakeParams) -> None:

@@ -12,7 +12,7 @@ from transformers import GptOssConfig, GptOssForCausalLM
 from pageant.kernels.base import Kernels
 from pageant.models import Checkpoint
 from pageant.models.loading import load_decoder
-from tests.models.conftest import Pages
+from tests.models.pages import Pages
 
 PROMPT = torch.randint(3, 60, (20,), generator=torch.Generator().manual_seed(1)).tolist()
 

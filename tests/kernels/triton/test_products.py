@@ -23,7 +23,18 @@ def quantized(weight: torch.Tensor, bits: Bits) -> QuantizedWeight:
 
 @pytest.mark.parametrize("bits", [8, 5, 4])
 @pytest.mark.parametrize(
-    ("rows", "inputs", "outputs"), [(0, 64, 8), (1, 64, 17), (3, 100, 33), (17, 520, 16), (70, 40, 20)]
+    ("rows", "inputs", "outputs"),
+    [
+        (0, 64, 8),
+        (1, 64, 17),
+        (3, 100, 33),
+        (5, 1300, 16),
+        (8, 2600, 5),
+        (17, 520, 16),
+        (70, 40, 20),
+        (1, 512, 24),
+        (6, 1024, 9),
+    ],
 )
 def test_linear_and_logits(
     triton_kernels: Kernels,

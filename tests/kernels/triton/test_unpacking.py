@@ -25,10 +25,10 @@ def permute(a: int, b: int, selector: int) -> int:
     return int.from_bytes(bytes(pool[nibble] for nibble in nibbles), "little")
 
 
-def subtract(a: int, b: int) -> int:
-    """sub.bf16x2, of which each half is rounded to nearest; here it must be exact."""
-    left, right = (halves(word) for word in (a, b))
-    exact = left.float() - right.float()
+def multiply_add(a: int, b: int, c: int) -> int:
+    """fma.rn.bf16x2, of which each half is rounded to nearest; here it must be exact."""
+    left, right, added = (halves(word).float() for word in (a, b, c))
+    exact = left * right + added
     assert torch.equal(exact.bfloat16().float(), exact)
     return int.from_bytes(exact.bfloat16().view(torch.int16).numpy().tobytes(), "little")
 
@@ -50,7 +50,7 @@ INSTRUCTIONS: dict[str, Callable[..., int]] = {
     "shr.u32": lambda a, b: a >> b,
     "prmt.b32": permute,
     "lop3.b32": lookup,
-    "sub.bf16x2": subtract,
+    "fma.rn.bf16x2": multiply_add,
 }
 
 

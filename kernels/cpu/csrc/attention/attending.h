@@ -40,17 +40,19 @@ struct Problem {
     int64_t table_stride;
     const int64_t* positions;
     const int64_t* ancestors;  // or null
-    int64_t sequences, heads, kv_heads, head_dim, block_size;
+    int64_t sequences, heads, kv_heads, head_dim;
+    int64_t value_dim;  // of values, which may be parts of keys: their rows are as far apart
+    int64_t block_size;
     int64_t window;  // 0: none
     float scale, softcap;  // above 0; 0: none
     KvFormat format;       // of keys and values
     const float* sinks;    // a score of each head, of an entry whose value is zero; or null
 
-    int64_t output_bytes() const { return starts[sequences] * heads * head_dim * int64_t(sizeof(T)); }
+    int64_t output_bytes() const { return starts[sequences] * heads * value_dim * int64_t(sizeof(T)); }
     int64_t group() const { return heads / kv_heads; }
-    int64_t width() const { return padded_width<typename CellsOf<T>::Type>(head_dim); }
+    int64_t width() const { return padded_width<typename CellsOf<T>::Type>(value_dim); }
     const T* query_of(int64_t token, int64_t head) const { return query + token * query_stride + head * head_dim; }
-    T* output_of(int64_t token, int64_t head) const { return output + token * output_stride + head * head_dim; }
+    T* output_of(int64_t token, int64_t head) const { return output + token * output_stride + head * value_dim; }
     KvLayout layout() const { return {format, kv_heads, block_size, head_dim, sizeof(T)}; }
     // The key, or the value, of an entry of a sequence's context. Those of the next key head follow `block_bytes` later.
     const char* entry_of(const char* cache, int64_t sequence, int64_t kv_head, int64_t entry) const {

@@ -209,11 +209,11 @@ void attend(const Problem<T>& p) {
                      int64_t output_stride, const int32_t* starts, const int32_t* lengths,                    \
                      const int32_t* tables, int64_t table_stride, const int64_t* positions,                   \
                      const int64_t* ancestors, int64_t sequences, int64_t heads, int64_t kv_heads,            \
-                     int64_t head_dim, int64_t block_size, int64_t window, int64_t format,                    \
+                     int64_t head_dim, int64_t value_dim, int64_t block_size, int64_t window, int64_t format, \
                      const float* sinks, double scale, double softcap) {                                      \
         attend<T>({query, query_stride, keys, values, output, output_stride, starts, lengths, tables,         \
-                   table_stride, positions, ancestors, sequences, heads, kv_heads, head_dim, block_size,      \
-                   window, float(scale), float(softcap), KvFormat(format), sinks});                           \
+                   table_stride, positions, ancestors, sequences, heads, kv_heads, head_dim, value_dim,       \
+                   block_size, window, float(scale), float(softcap), KvFormat(format), sinks});               \
     }
 ATTENTION(pageant_attention_f32, float)
 ATTENTION(pageant_attention_bf16, bf16)

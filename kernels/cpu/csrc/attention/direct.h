@@ -92,18 +92,20 @@ void scores_of_run(const Cell* spread, const T* run, const char* ahead, int64_t 
     }
 }
 
-// Adds to R rows of sums, from number d on, V vectors of a run's weighted values. As much as is read is asked for `ahead`.
+// Adds to R rows of sums, from number d on, V vectors of a run's weighted values, whose rows are `stride` apart. As much as is
+// read is asked for `ahead`.
 template <class Cells, int R, int V, bool WHOLE, class T>
-void sums_tile(const Cell* weights, const T* run, const char* ahead, int64_t head_dim, int64_t d, float* to, int64_t width) {
+void sums_tile(const Cell* weights, const T* run, const char* ahead, int64_t stride, int64_t value_dim, int64_t d, float* to,
+               int64_t width) {
     constexpr int PER_CELL = Cells::PER_CELL;
     vf sums[R][V];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int v = 0; v < V; v++) sums[r][v] = load<vf>(to + r * width + d + v * W);
-    for (int64_t k = 0; k < RUN / PER_CELL; k++, run += PER_CELL * head_dim) {
+    for (int64_t k = 0; k < RUN / PER_CELL; k++, run += PER_CELL * stride) {
         vu values[V];
         UNROLL for (int v = 0; v < V; v += PER_CELL)
-            packing::value_cells<Cells>(run + d + v * W, run + head_dim + d + v * W,
-                                        WHOLE ? PER_CELL * W : head_dim - d - v * W, values + v);
+            packing::value_cells<Cells>(run + d + v * W, run + stride + d + v * W,
+                                        WHOLE ? PER_CELL * W : value_dim - d - v * W, values + v);
         fetch_on<PER_CELL * V * W * sizeof(T)>(ahead);
         UNROLL for (int r = 0; r < R; r++) {
             vu weight = broadcast(weights + r * SCORES_STRIDE + k);
@@ -117,14 +119,15 @@ void sums_tile(const Cell* weights, const T* run, const char* ahead, int64_t hea
 
 // The same of all numbers.
 template <class Cells, int R, class T>
-void sums_of_run(const Cell* weights, const T* run, const char* ahead, int64_t head_dim, float* to, int64_t width) {
+void sums_of_run(const Cell* weights, const T* run, const char* ahead, int64_t stride, int64_t value_dim, float* to,
+                 int64_t width) {
     // Sums and values fit the registers: 32 with AVX-512, else 16.
     constexpr int WIDE = W == 16 ? (R <= 2 ? 8 : R <= 6 ? 4 : 2) : (R <= 2 ? 4 : 2);
     int64_t d = 0;
-    for (; d + WIDE * W <= head_dim; d += WIDE * W)
-        sums_tile<Cells, R, WIDE, true>(weights, run, ahead + d * RUN * sizeof(T), head_dim, d, to, width);
+    for (; d + WIDE * W <= value_dim; d += WIDE * W)
+        sums_tile<Cells, R, WIDE, true>(weights, run, ahead + d * RUN * sizeof(T), stride, value_dim, d, to, width);
     for (; d < width; d += Cells::PER_CELL * W)
-        sums_tile<Cells, R, Cells::PER_CELL, false>(weights, run, ahead + d * RUN * sizeof(T), head_dim, d, to, width);
+        sums_tile<Cells, R, Cells::PER_CELL, false>(weights, run, ahead + d * RUN * sizeof(T), stride, value_dim, d, to, width);
 }
 
 // Vector i of the four to which a vector of a query is spread.
@@ -151,7 +154,7 @@ inline void spread_query(const Cell* query, int64_t depth, int64_t row, int64_t 
 
 // Of each of some key heads so many rows, and what they are computed with: cells of a query, and numbers of a sum of values.
 struct FewRows {
-    int64_t heads, count, depth, width, head_dim;
+    int64_t heads, count, depth, width, head_dim, value_dim;
 
     int64_t rows() const { return heads * count; }
 };
@@ -187,7 +190,7 @@ class VectorProducts {
         with_count<FEW_ROWS<Cells>>(of.count, [&](auto R) {
             walk([&](const auto& runs, const auto& asked, int64_t h, int64_t i) {
                 const Cell* by = weights + h * R * SCORES_STRIDE + i * (RUN / Cells::PER_CELL);
-                direct::sums_of_run<Cells, R>(by, runs[0], asked[0], of.head_dim, to + h * R * of.width, of.width);
+                direct::sums_of_run<Cells, R>(by, runs[0], asked[0], of.head_dim, of.value_dim, to + h * R * of.width, of.width);
             });
         });
     }

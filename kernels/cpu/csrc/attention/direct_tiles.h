@@ -160,7 +160,7 @@ class TileProducts {
         auto column = [=](uint64_t d) { return panel + d / TILE * TILE * TILE + d % TILE; };
         for (int64_t d = 0; d < of.width; d += 2 * W) {
             vu made[2];
-            packing::value_cells<Cells>(first + d, first + of.head_dim + d, of.head_dim - d, made);
+            packing::value_cells<Cells>(first + d, first + of.head_dim + d, of.value_dim - d, made);
             UNROLL for (int i = 0; i < 2; i++) store(column(d + i * W), made[i]);
             direct::fetch_on<2 * 2 * W * sizeof(bf16)>(ahead);
         }

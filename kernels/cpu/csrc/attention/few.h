@@ -42,7 +42,7 @@ class FewGatherer {
         width = p.width();
         scores = scores_memory.take(item.rows() * SCORES_STRIDE);
         part = part_memory.take(item.rows(), width);
-        products.start({item.heads, item.count, depth, width, p.head_dim});
+        products.start({item.heads, item.count, depth, width, p.head_dim, p.value_dim});
         copy = copy_memory.take(TOGETHER * RUN * key_stride());
         if constexpr (CODED) scales = scales_memory.take(2 * item.heads * SPLIT);
         nothing.resize(RUN * key_stride(), Element{});
@@ -113,9 +113,10 @@ class FewGatherer {
         const Span all = {run * RUN, (run + 1) * RUN}, its = wanted.and_of(all);
         return its.stop - its.start == RUN && all.start % p.block_size + RUN <= p.block_size;
     }
-    // A copy of what is wanted of a run, rows so far apart, with zeros between: entries that no row sees may hold anything, and
-    // a weight of zero times NaN is NaN. Where codes are unpacked, as much as is read is asked for `ahead`.
-    const Element* copied(const char* cache, int64_t run, int64_t kv_head, int64_t stride, const char* ahead) const {
+    // A copy of what is wanted of a run, `numbers` of each entry in rows so far apart, with zeros between: entries that no row
+    // sees may hold anything, and a weight of zero times NaN is NaN. Where codes are unpacked, as much as is read is asked for
+    // `ahead`.
+    const Element* copied(const char* cache, int64_t run, int64_t kv_head, int64_t numbers, int64_t stride, const char* ahead) const {
         const Span its = wanted.and_of({run * RUN, (run + 1) * RUN});
         if (its.empty()) return nothing.data();
         Element* const to = copy + run % TOGETHER * RUN * key_stride();
@@ -127,16 +128,16 @@ class FewGatherer {
             });
         } else {
             for (int64_t entry = its.start; entry < its.stop; entry++)
-                std::copy_n((const Element*)p.entry_of(cache, item.sequence, kv_head, entry), p.head_dim, to + entry % RUN * stride);
+                std::copy_n((const Element*)p.entry_of(cache, item.sequence, kv_head, entry), numbers, to + entry % RUN * stride);
         }
         return to;
     }
 
     // Calls each(runs, asked, h, i) for the runs of each key head h, in the order of memory: with where they lie, or copies
     // whose rows are `stride` apart, what is to be asked for meanwhile, and the first one's place in its split. `next` is what
-    // comes after the last, of the first key head.
+    // comes after the last, of the first key head. An entry has so many `numbers`.
     template <class Each>
-    void go_through(const char* cache, Span runs, const Asked& next, int64_t stride, const Each& each) const {
+    void go_through(const char* cache, Span runs, const Asked& next, int64_t numbers, int64_t stride, const Each& each) const {
         const int64_t apart = p.layout().block_bytes(), ahead = std::min(AHEAD, item.heads);
         for (int64_t run = runs.start / TOGETHER * TOGETHER; run < runs.stop; run += TOGETHER) {
             const Asked here = runs_from(cache, run);
@@ -152,7 +153,7 @@ class FewGatherer {
                 for (int i = 0; i < TOGETHER; i++) {
                     const bool goes_on = h + ahead < item.heads;
                     asked[i] = goes_on ? here[i] + (h + ahead) * apart : later[i] + (h + ahead - item.heads) * apart;
-                    at[i] = whole[i] ? (const Element*)(here[i] + h * apart) : copied(cache, run + i, item.kv_head + h, stride, asked[i]);
+                    at[i] = whole[i] ? (const Element*)(here[i] + h * apart) : copied(cache, run + i, item.kv_head + h, numbers, stride, asked[i]);
                     if (UNPACKS) asked[i] = (const char*)at[i];  // which is there
                     if (CODED && cache == p.keys) fetch_scales(run + i, h);
                 }
@@ -182,13 +183,14 @@ class FewGatherer {
 
     void add_scores(Span runs) {
         const Asked next = runs.empty() ? Asked{} : runs_from(p.values, runs.start);
-        products.scores(runs, [&](const auto& each) { go_through(p.keys, runs, next, key_stride(), each); }, scores);
+        products.scores(runs, [&](const auto& each) { go_through(p.keys, runs, next, p.head_dim, key_stride(), each); }, scores);
     }
 
     // `later`: those of the next split.
     void add_values(Span runs, Span later) {
         const Asked next = later.empty() ? runs_after(p.keys) : runs_from(p.keys, later.start);
-        products.sums([&](const auto& each) { go_through(p.values, runs, next, p.head_dim, each); }, (const Cell*)scores, part.values);
+        products.sums([&](const auto& each) { go_through(p.values, runs, next, p.value_dim, p.head_dim, each); }, (const Cell*)scores,
+                      part.values);
     }
 
     static constexpr int64_t AHEAD = 1;  // key heads whose runs are asked for before they are read

@@ -15,8 +15,8 @@
 #include "attention/panel_tiles.h"
 #include "attention/sights.h"
 
-// For one key head at a time: those that go by runs are in few.h. A cache of codes, which `Cached` is if not T, is unpacked chunk
-// by chunk.
+// For one key head at a time: those that go by runs are in few.h. A cache of codes, which `Cached` is if not T, is unpacked
+// chunk by chunk.
 template <class T, class Cached>
 class Gatherer {
     static constexpr bool CODED = !std::is_same_v<Cached, T>;
@@ -40,7 +40,7 @@ class Gatherer {
         values = values_memory.take(ceil_div(width, VALUES_WIDE<Cells>) * VALUES_WIDE<Cells> * VALUES_DEEP<Cells>);
         nothing.resize(p.head_dim, Element{});
         if constexpr (CODED)
-            for (Lines& its : lines) its.room = its.memory.take(CHUNK * p.head_dim);
+            for (Lines& its : lines) its.workspace = its.memory.take(CHUNK * p.head_dim);
         sights.resize(item.count);
         seen_by.assign(groups, Span{0, 0});
         std::memset(query, 0, item.count * depth * sizeof *query);
@@ -90,10 +90,10 @@ class Gatherer {
     }
 
   private:
-    // Where the keys or the values of a chunk's tokens lie, and room for them where they are unpacked.
+    // Where the keys or the values of a chunk's tokens lie, and workspace for them where they are unpacked.
     struct Lines {
         const Element* at[CHUNK];
-        Element* room;
+        Element* workspace;
         Scratch<Element> memory;
     };
 
@@ -105,9 +105,9 @@ class Gatherer {
         Span its = wanted.and_of({first, first + CHUNK});
         if (its.stop - its.start < CHUNK) std::fill_n(to.at, CHUNK, nothing.data());
         if constexpr (CODED) {
-            Element* at = to.room;
+            Element* at = to.workspace;
             for (int64_t entry = its.start; entry < its.stop; entry++, at += p.head_dim) to.at[entry - first] = at;
-            p.template unpack<Cached>(cache, item.sequence, item.kv_head, its.start, its.stop, to.room, p.head_dim, [] {});
+            p.template unpack<Cached>(cache, item.sequence, item.kv_head, its.start, its.stop, to.workspace, p.head_dim, [] {});
         } else {
             for (int64_t entry = its.start; entry < its.stop;) {
                 const T* at = (const T*)p.entry_of(cache, item.sequence, item.kv_head, entry);
@@ -150,7 +150,7 @@ class Gatherer {
         for (int64_t r = 0; r < count; r++) weigh_row(its, row + r, r);
         for (int64_t chunk = chunks.start; PACKS && chunk < chunks.stop; chunk++) {
             advance_values(chunk, chunks);
-            pack_values<Cells>(now->at, next->at, p.head_dim, width, panel_of_values(chunk));
+            pack_values<Cells>(now->at, next->at, p.value_dim, width, panel_of_values(chunk));
         }
         multiply_values(its, count);
     }

@@ -47,14 +47,14 @@ void write_row(const Problem<T>& p, Rows row, int64_t head, T* output, bool past
     in_order<typename CellsOf<T>::Type>(row.values, p.width());
 #if defined(__AVX512F__)
     if constexpr (sizeof(T) == 2)
-        for (; d + 2 * W <= p.head_dim; d += 2 * W) {
+        for (; d + 2 * W <= p.value_dim; d += 2 * W) {
             const vf first = load<vf>(row.values + d) * share, second = load<vf>(row.values + d + W) * share;
             store_line(output + d, line_of<T>(first, second), past_caches);
         }
 #endif
-    for (; d < p.head_dim; d += W) {
+    for (; d < p.value_dim; d += W) {
         const vf scaled = load<vf>(row.values + d) * share;
-        if (d + W <= p.head_dim) write(output + d, scaled);
-        else write(output + d, scaled, int(p.head_dim - d));
+        if (d + W <= p.value_dim) write(output + d, scaled);
+        else write(output + d, scaled, int(p.value_dim - d));
     }
 }

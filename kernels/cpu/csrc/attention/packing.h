@@ -106,13 +106,13 @@ void pack_keys(const T* const* rows, const T* const* next, int64_t head_dim, int
 
 // A chunk's part of a split's panel of values, `width` numbers of the head in the order of `value_cells`.
 template <class Cells, class T>
-void pack_values(const T* const* rows, const T* const* next, int64_t head_dim, int64_t width, Cell* panel) {
+void pack_values(const T* const* rows, const T* const* next, int64_t value_dim, int64_t width, Cell* panel) {
     constexpr int WIDE = VALUES_WIDE<Cells>;
     for (int64_t t = 0; t < CHUNK; t += Cells::PER_CELL, panel += WIDE) {
-        for (int i = 0; i < Cells::PER_CELL; i++) packing::fetch(next[packing::in_turn(t + i)], head_dim);
+        for (int i = 0; i < Cells::PER_CELL; i++) packing::fetch(next[packing::in_turn(t + i)], value_dim);
         for (int64_t d = 0; d < width; d += W * Cells::PER_CELL) {
             vu made[Cells::PER_CELL];
-            packing::value_cells<Cells>(rows[t] + d, rows[t + Cells::PER_CELL - 1] + d, head_dim - d, made);
+            packing::value_cells<Cells>(rows[t] + d, rows[t + Cells::PER_CELL - 1] + d, value_dim - d, made);
             Cell* to = panel + d / WIDE * VALUES_DEEP<Cells> * WIDE + d % WIDE;
             for (int i = 0; i < Cells::PER_CELL; i++) store(to + i * W, made[i]);
         }

@@ -9,7 +9,7 @@
 
 namespace panel_tiles {
 
-// Room for this many rows is wanted of all that rows are in.
+// Memory for this many rows is wanted of all that rows are in.
 inline int64_t padded_rows(int64_t rows) { return (rows + TILE - 1) / TILE * TILE; }
 
 // C [2 tiles, 2 tiles] = A [2 tiles, depth cells] B [depth cells, 2 tiles]. Strides are in cells.

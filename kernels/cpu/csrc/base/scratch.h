@@ -9,7 +9,7 @@
 template <class N>
 class Scratch {
   public:
-    // Room for `count`, which holds anything.
+    // Memory for `count`, which holds anything.
     N* take(int64_t count) {
         if (count > room_) {
             size_t lines = (count * sizeof(N) + 63) / 64;

@@ -1,6 +1,7 @@
 #include "base/threads.h"
 
 #include "base/expected.h"
+#include "base/pause.h"
 
 #include <atomic>
 #include <chrono>
@@ -54,7 +55,7 @@ public:
         const auto until = std::chrono::steady_clock::now() + HELD;
         while (done.load(std::memory_order_acquire) < count)
             if (!fetch_expected(0, threads)) {
-                if (std::chrono::steady_clock::now() < until) __builtin_ia32_pause();
+                if (std::chrono::steady_clock::now() < until) pause_spinning();
                 else rest();
             }
     }

@@ -76,7 +76,7 @@ inline void settle_lines() {}
 #endif
 
 constexpr int64_t LINE = 64;  // bytes that memory is fetched by
-constexpr int STRIP = 16;     // rows of a weight, or outputs, that go together: see kernels/strips.py
+constexpr int PANEL = 16;     // rows of a weight, or outputs, that go together: see kernels/panels.py
 
 // Asks for a line, for the nearest cache, here and not before: in a burst, requests queue, and memory answers fewer of them at
 // once than when what was asked for earlier is used in between. The compiler would gather them.

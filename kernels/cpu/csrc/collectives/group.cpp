@@ -2,6 +2,7 @@
 #include "collectives/group.h"
 
 #include "base/clock.h"
+#include "base/pause.h"
 #include "base/replay.h"
 #include "base/threads.h"
 
@@ -127,7 +128,7 @@ void break_off(Group& group, int culprit, const char* reason) {
 bool wait_for(Group& group, Counter& counter, uint32_t number, int peer, const char* awaited) {
     for (int look = 0; look < LOOKS; look++) {
         if (reached(counter, number)) return true;
-        __builtin_ia32_pause();
+        pause_spinning();
     }
     const int64_t began = nanoseconds_now();
     while (nanoseconds_now() - began < SPIN) {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/activations.h"
-#include "gemm/ways.h"
+#include "gemm/kernel_choice.h"
 
 namespace {
 
@@ -36,10 +36,10 @@ template <class T>
 struct Stack {
     const T* at;
 
-    auto way(Product<T> p, int64_t expert) const {
+    auto kernel(Product<T> p, int64_t expert) const {
         p.weight = at + expert * p.outputs * p.inputs;
         p.weight_stride = p.inputs;
-        return way_of(p);
+        return kernel_of(p);
     }
 };
 struct Scaled {
@@ -50,12 +50,12 @@ struct Scaled {
 template <int BITS, bool IN_TILES>
 struct QuantizedStack : Scaled {
     template <class T>
-    auto way(const Product<T>& p, int64_t expert) const {
+    auto kernel(const Product<T>& p, int64_t expert) const {
         Quantized w{values, scales, p.inputs, alike};
         w.values += expert * p.outputs * w.row_bytes<BITS>();
         w.scales += expert * p.outputs * w.groups();
-        if constexpr (IN_TILES) return tiled_way_of<BITS>(p, w);
-        else return way_of<BITS>(p, w);
+        if constexpr (IN_TILES) return tiled_kernel_of<BITS>(p, w);
+        else return kernel_of<BITS>(p, w);
     }
 };
 
@@ -83,12 +83,12 @@ struct Grouping {
 template <class T, class Weights>
 void products(const Grouping& grouping, const T* x, const Weights& weights, const T* bias, T* y, float* unrounded,
               int64_t inputs, int64_t outputs) {
-    typedef decltype(weights.way(Product<T>{}, 0)) Way;
+    typedef decltype(weights.kernel(Product<T>{}, 0)) Kernel;
     struct Piece {
         size_t work;
         int64_t index;
     };
-    std::vector<Work<Way>> works;
+    std::vector<Work<Kernel>> works;
     std::vector<int64_t> rooms{0};
     std::vector<Piece> packings, pieces;
     for (size_t e = 0; e + 1 < grouping.starts.size(); e++) {
@@ -97,18 +97,18 @@ void products(const Grouping& grouping, const T* x, const Weights& weights, cons
         Product<T> product{x + first * inputs, inputs, nullptr, 0, bias ? bias + int64_t(e) * outputs : nullptr,
                            y ? y + first * outputs : nullptr, rows, inputs, outputs,
                            unrounded ? unrounded + first * outputs : nullptr};
-        works.emplace_back(weights.way(product, int64_t(e)));
-        const Work<Way>& work = works.back();
+        works.emplace_back(weights.kernel(product, int64_t(e)));
+        const Work<Kernel>& work = works.back();
         rooms.push_back(rooms.back() + work.packed_size());
         for (int64_t i = 0; i < work.packings(); i++) packings.push_back({works.size() - 1, i});
         for (int64_t i = 0; i < work.pieces(); i++) pieces.push_back({works.size() - 1, i});
     }
-    uint8_t* room = packing_room(rooms.back());
+    uint8_t* workspace = packing_room(rooms.back());
     parallel_for(int64_t(packings.size()), [&](int64_t i) {
-        works[packings[i].work].pack(packings[i].index, room + rooms[packings[i].work]);
+        works[packings[i].work].pack(packings[i].index, workspace + rooms[packings[i].work]);
     });
     parallel_turns(int64_t(pieces.size()), [&](int64_t i) {
-        works[pieces[i].work].multiply(pieces[i].index, room + rooms[pieces[i].work]);
+        works[pieces[i].work].multiply(pieces[i].index, workspace + rooms[pieces[i].work]);
     });
 }
 

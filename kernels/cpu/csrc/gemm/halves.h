@@ -1,10 +1,10 @@
-// Weights of 8 bits in tiles that lie in halves: the upper four bits of all numbers, and the lower four somewhere else, each half
-// as weights of 4 bits lie. Who needs to know no more than about how large results are reads the upper halves only
+// Weights of 8 bits in tiles that lie in halves: the upper four bits of all numbers, and the lower four somewhere else, each
+// half as weights of 4 bits lie. Who needs to know no more than about how large results are reads the upper halves only
 // (screening.cpp).
 //
-// What is left out then must be random, whatever the weights are: so what lies there is q + 128 + r, where q is from -128 to 112,
-// and r, from 0 to 15, is random, and the same for an input in all rows. Then what the lower four bits are worth is spread evenly,
-// and is of no use to guess q by: that is subtractive dither (Roberts: Picture coding using pseudo-random noise; 1962).
+// What is left out then must be random, whatever the weights are: so what lies there is q + 128 + r, where q is from -128 to
+// 112, and r, from 0 to 15, is random, and the same for an input in all rows. Then what the lower four bits are worth is spread
+// evenly, and is of no use to guess q by: that is subtractive dither (Roberts: Picture coding using pseudo-random noise; 1962).
 #pragma once
 
 #include "base/philox.h"
@@ -37,11 +37,11 @@ inline int8_t joined(uint8_t upper, uint8_t lower, int second, int64_t input) {
     return int8_t(value + DITHER.back[input]);
 }
 
-// The lines of a strip, that of outputs o to o + 16, each once: for who fetches them one by one.
+// The lines of a panel, that of outputs o to o + 16, each once: for who fetches them one by one.
 template <int BITS>
-class StripLines {
+class PanelLines {
   public:
-    StripLines(const Quantized& w, int64_t o)
+    PanelLines(const Quantized& w, int64_t o)
         : at_(w.values + o * (w.in_halves() ? w.row_bytes<4>() : w.row_bytes<BITS>())),
           lower_(w.in_halves() ? w.lower + o * w.row_bytes<4>() : nullptr) {}
     const uint8_t* line(int64_t i) const {
@@ -54,16 +54,16 @@ class StripLines {
 };
 
 #if defined(__AVX512BW__)
-// A strip: that of outputs o to o + 16.
-struct HalvedStrip {
+// A panel: that of outputs o to o + 16.
+struct HalvedPanel {
     static constexpr int64_t BYTES = 16 * UNIT / 2;  // of half a unit
     const uint8_t *upper, *lower;
     int64_t units;
 
-    HalvedStrip(const Quantized& w, int64_t o)
+    HalvedPanel(const Quantized& w, int64_t o)
         : upper(w.values + o * w.row_bytes<4>()), lower(w.lower + o * w.row_bytes<4>()), units(w.groups() / 2) {}
 
-    // Asks for unit u, which may be the next strip's.
+    // Asks for unit u, which may be the next panel's.
     void fetch(int64_t u) const {
         UNROLL for (int i = 0; i < 8; i++) {
             fetch_here(upper + u * BYTES + i * 64);
@@ -87,8 +87,8 @@ struct HalvedStrip {
     }
     // All of them, in this thread's memory.
     const uint8_t* joined() const {
-        thread_local Scratch<uint8_t> room;
-        uint8_t* const to = room.take(units * 2 * BYTES);
+        thread_local Scratch<uint8_t> workspace;
+        uint8_t* const to = workspace.take(units * 2 * BYTES);
         for (int64_t u = 0; u < units; u++) join(u, to + u * 2 * BYTES);
         return to;
     }

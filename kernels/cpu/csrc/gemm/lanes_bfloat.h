@@ -1,4 +1,4 @@
-// Strips of bfloat16: a unit is 16 pairs of inputs. They are multiplied as pairs, by an instruction of its own, or as the
+// Panels of bfloat16: a unit is 16 pairs of inputs. They are multiplied as pairs, by an instruction of its own, or as the
 // floats that they are widened to. Where there is such an instruction, Intel's processors take four times as long for it as
 // for a product of floats, of which it does the work of two; AMD's take as long as for one (levels.py chooses).
 #pragma once
@@ -8,7 +8,7 @@
 #if defined(__AVX2__)
 
 template <class Kind>
-class BfloatStrip {
+class BfloatPanel {
   public:
     static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 4, IN_TURN = BFLOATS_IN_TURN;
     static constexpr bool LIES = false;
@@ -24,8 +24,8 @@ class BfloatStrip {
         int64_t row_bytes() const { return stride * sizeof(bf16); }
     };
 
-    BfloatStrip(const Matrix& w, Place place)
-        : rows_(strip_of(w.values, w.row_bytes(), w.inputs * sizeof(bf16), place, room())), inputs_(w.inputs) {}
+    BfloatPanel(const Matrix& w, Place place)
+        : rows_(panel_of(w.values, w.row_bytes(), w.inputs * sizeof(bf16), place, workspace())), inputs_(w.inputs) {}
 
     __attribute__((always_inline)) Unit unit(int64_t u) const {
         Unit to;
@@ -41,7 +41,7 @@ class BfloatStrip {
                 transpose(square);
                 UNROLL for (int k = 0; k < W; k++) to.columns[pair + k][i] = square[k];
             }
-        UNROLL for (int b = 0; b < STRIP; b++) rows_.fetch(u * STRIP + b);
+        UNROLL for (int b = 0; b < PANEL; b++) rows_.fetch(u * PANEL + b);
         return to;
     }
 
@@ -52,7 +52,7 @@ class BfloatStrip {
     // Pairs of row b, from one of a unit on.
     const uint8_t* pairs(int b, int64_t u, int pair) const { return rows_.row(b, u * LINE + 2 * pair * sizeof(bf16)); }
 
-    static std::vector<uint8_t>& room() {
+    static std::vector<uint8_t>& workspace() {
         thread_local std::vector<uint8_t> mine;
         return mine;
     }
@@ -60,7 +60,7 @@ class BfloatStrip {
 
 // 16 rows of W in tiles (kernels/tiled.py says how they lie): columns are there already, and follow one another.
 template <class Kind>
-class TiledBfloatStrip {
+class TiledBfloatPanel {
   public:
     static constexpr int UNIT_INPUTS = 32, TOGETHER = Kind::TOGETHER, FEW = 4, IN_TURN = BFLOATS_IN_TURN;
     static constexpr bool LIES = true;
@@ -76,8 +76,8 @@ class TiledBfloatStrip {
         int64_t row_bytes() const { return inputs * sizeof(bf16); }
     };
 
-    TiledBfloatStrip(const Matrix& w, Place place)
-        : lines_{at(w, place.o), at(w, std::min(place.next, place.outputs - STRIP)), w.inputs / UNIT_INPUTS, UNITS_AHEAD} {}
+    TiledBfloatPanel(const Matrix& w, Place place)
+        : lines_{at(w, place.o), at(w, std::min(place.next, place.outputs - PANEL)), w.inputs / UNIT_INPUTS, UNITS_AHEAD} {}
 
     static const Unit* lying(const Matrix& w, int64_t o) { return (const Unit*)at(w, o); }
 
@@ -96,7 +96,7 @@ class TiledBfloatStrip {
 
   private:
     static constexpr int64_t UNITS_AHEAD = 4;
-    TiledUnits<STRIP * LINE> lines_;
+    TiledUnits<PANEL * LINE> lines_;
 
     static const uint8_t* at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.values + o * w.inputs); }
 };
@@ -106,7 +106,7 @@ class TiledBfloatStrip {
 #if defined(__AVX512BF16__)
 struct Pairs {
     // By two chains a row that is alone waits half as long for its sums.
-    static constexpr int TOGETHER = 8, PATCH_SUMS = 24, CHAINS = 2;
+    static constexpr int TOGETHER = 8, REGISTER_SUMS = 24, CHAINS = 2;
     typedef vf Sum;
     struct Packed {
         uint32_t pairs[16];
@@ -128,19 +128,19 @@ struct Pairs {
         UNROLL for (int a = 0; a < N; a++) sums[a] = totals[a];
     }
 
-    // Adds the products of M rows with N strips, whose units of this place lie so many units apart.
+    // Adds the products of M rows with N panels, whose units of this place lie so many units apart.
     template <int M, int N, class Lines>
-    static void add_patch(vf (&sums)[M][N], const Pairs* units, int64_t apart, const Packed* x, Lines& ahead) {
+    static void add_register_tile(vf (&sums)[M][N], const Pairs* units, int64_t apart, const Packed* x, Lines& ahead) {
 #pragma GCC unroll 4
         for (int i = 0; i < 16; i++) {
             ahead.fetch();
-            vu strips[N];
-            UNROLL for (int n = 0; n < N; n++) strips[n] = load<vu>(units[n * apart].columns[i]);
+            vu panels[N];
+            UNROLL for (int n = 0; n < N; n++) panels[n] = load<vu>(units[n * apart].columns[i]);
             UNROLL for (int m = 0; m < M; m++) {
                 vu pair = vu{} + x[m].pairs[i];
-                asm("" : "+v"(pair));  // for all strips
+                asm("" : "+v"(pair));  // for all panels
                 UNROLL for (int n = 0; n < N; n++)
-                    sums[m][n] = (vf)_mm512_dpbf16_ps((__m512)sums[m][n], (__m512bh)strips[n], (__m512bh)pair);
+                    sums[m][n] = (vf)_mm512_dpbf16_ps((__m512)sums[m][n], (__m512bh)panels[n], (__m512bh)pair);
             }
         }
     }
@@ -154,7 +154,7 @@ struct Pairs {
 
 struct WidePairs {
     static constexpr int TOGETHER = ACROSS == 1 ? 4 : 3;  // whose sums fit the registers
-    static constexpr int PATCH_SUMS = 0, CHAINS = 1;  // each of Chains already
+    static constexpr int REGISTER_SUMS = 0, CHAINS = 1;  // each of Chains already
     typedef Chains Sum;
     struct Packed {
         float inputs[32];

@@ -1,12 +1,13 @@
-// Strips of quantised weights, whose products are of whole numbers, which AVX512-VNNI adds up four at a time: x is
-// rounded to 8 bits too (byte_packing.h). A group's products are added up exactly, and then scaled and added to those before it.
+// Panels of quantised weights, whose products are of whole numbers, which AVX512-VNNI adds up four at a time: x is rounded to 8
+// bits too (byte_packing.h). A group's products are added up exactly, and then scaled and added to those before it.
 //
-// The instruction takes one side without a sign. That is W's, raised as it is unpacked; what this adds to
-// a group depends on x alone, and is what its sum starts from. It starts from the bits of a float too, whose last digit is worth
-// the scale of x: then the sum's bits are those of that float + the sum, scaled, and there is nothing to convert or to multiply.
-// What remains is to take the float off again, which is exact, and to add the rest times W's scale, which rounds once.
+// The instruction takes one side without a sign. That is W's, raised as it is unpacked; what this adds to a group depends on x
+// alone, and is what its sum starts from. It starts from the bits of a float too, whose last digit is worth the scale of x:
+// then the sum's bits are those of that float + the sum, scaled, and there is nothing to convert or to multiply. What remains
+// is to take the float off again, which is exact, and to add the rest times W's scale, which rounds once.
 //
-// Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_pairs.h and byte_strips.h.
+// Where there are AMX's tiles, they multiply many rows with weights in tiles, to the same bits: see byte_pairs.h and
+// byte_panels.h.
 #pragma once
 
 #include "gemm/byte_packing.h"
@@ -20,21 +21,21 @@ inline void add_fours(vi& sum, vu column, const uint32_t& fours) {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(column), "m"(fours));
 }
 
-// Of strips in tiles, so much is asked for before it is used, of all that are gone through in turn.
+// Of panels in tiles, so much is asked for before it is used, of all that are gone through in turn.
 constexpr int64_t BYTES_AHEAD = 8 << 10;
 
 // 16 rows of W, and their scales.
 template <int BITS>
 inline Rows values_of(const Quantized& w, Place place) {
-    thread_local std::vector<uint8_t> room;
-    return strip_of(w.values, w.row_bytes<BITS>(), w.row_bytes<BITS>(), place, room);
+    thread_local std::vector<uint8_t> workspace;
+    return panel_of(w.values, w.row_bytes<BITS>(), w.row_bytes<BITS>(), place, workspace);
 }
 inline Rows scales_of(const Quantized& w, Place place) {
-    thread_local std::vector<uint8_t> room;
-    return strip_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), place, room);
+    thread_local std::vector<uint8_t> workspace;
+    return panel_of(w.scales, w.groups() * sizeof(bf16), w.groups() * sizeof(bf16), place, workspace);
 }
 
-// What strips have in common, however they lie in memory: units of 64 inputs.
+// What panels have in common, however they lie in memory: units of 64 inputs.
 template <int BITS>
 struct Bytes {
     static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 8, FEW = 80, IN_TURN = BYTES_IN_TURN;
@@ -58,7 +59,7 @@ struct Bytes {
     }
 
     struct Unit {
-        static constexpr int PATCH_SUMS = 12, CHAINS = 1;
+        static constexpr int REGISTER_SUMS = 12, CHAINS = 1;
         typedef PackedBytes<BITS> Packed;
         vu columns[16];  // of four inputs; a group has 8
         vf scales[2];
@@ -88,9 +89,9 @@ struct Bytes {
             }
         }
 
-        // Adds the products of M rows with N strips, whose units of this place lie so many units apart.
+        // Adds the products of M rows with N panels, whose units of this place lie so many units apart.
         template <int M, int N, class Lines>
-        static void add_patch(vf (&sums)[M][N], const Unit* units, int64_t apart, const Packed* x, Lines& ahead) {
+        static void add_register_tile(vf (&sums)[M][N], const Unit* units, int64_t apart, const Packed* x, Lines& ahead) {
 #pragma GCC unroll 1
             for (int g = 0; g < 2; g++) {
                 vi whole[M][N];
@@ -100,13 +101,13 @@ struct Bytes {
                 }
                 UNROLL for (int i = 0; i < 8; i++) {
                     ahead.fetch();
-                    vu strips[N];
-                    UNROLL for (int n = 0; n < N; n++) strips[n] = load<vu>(units[n * apart].columns + 8 * g + i);
+                    vu panels[N];
+                    UNROLL for (int n = 0; n < N; n++) panels[n] = load<vu>(units[n * apart].columns + 8 * g + i);
                     UNROLL for (int m = 0; m < M; m++) {
                         vu fours = vu{} + x[m].fours[8 * g + i];
-                        asm("" : "+v"(fours));  // for all strips
+                        asm("" : "+v"(fours));  // for all panels
                         UNROLL for (int n = 0; n < N; n++)
-                            whole[m][n] = (vi)_mm512_dpbusd_epi32((__m512i)whole[m][n], (__m512i)strips[n], (__m512i)fours);
+                            whole[m][n] = (vi)_mm512_dpbusd_epi32((__m512i)whole[m][n], (__m512i)panels[n], (__m512i)fours);
                     }
                 }
                 UNROLL for (int n = 0; n < N; n++) {
@@ -120,21 +121,21 @@ struct Bytes {
 
 // 16 rows of W as they lie.
 template <int BITS>
-class ByteStrip : public Bytes<BITS> {
+class BytePanel : public Bytes<BITS> {
   public:
     using Unit = typename Bytes<BITS>::Unit;
     using Matrix = typename Bytes<BITS>::Matrix;
 
-    ByteStrip(const Matrix& w, Place place)
+    BytePanel(const Matrix& w, Place place)
         : rows_(values_of<BITS>(w, place)), scales_(scales_of(w, place)), units_(w.groups() / 2) {}
 
     Unit unit(int64_t u) {
-        if (u % STRIP == 0) turn_scales(u);
-        Unit to(scale_pairs_[u % STRIP]);
+        if (u % PANEL == 0) turn_scales(u);
+        Unit to(scale_pairs_[u % PANEL]);
         if constexpr (BITS == 8) {
-            UNROLL for (int b = 0; b < STRIP; b++) {
+            UNROLL for (int b = 0; b < PANEL; b++) {
                 to.columns[b] = load<vu>(rows_.row(b, u * UNIT)) ^ 0x80808080u;
-                rows_.fetch(u * STRIP + b);
+                rows_.fetch(u * PANEL + b);
             }
             transpose(to.columns);
         } else {
@@ -155,7 +156,7 @@ class ByteStrip : public Bytes<BITS> {
             }
             if constexpr (BITS == 5) {
                 __m512i eights[2];  // of 8 rows each
-                UNROLL for (int b = 0; b < STRIP; b++) std::memcpy((uint64_t*)eights + b, rows_.row(b, u * UNIT_BYTES + GROUP), 8);
+                UNROLL for (int b = 0; b < PANEL; b++) std::memcpy((uint64_t*)eights + b, rows_.row(b, u * UNIT_BYTES + GROUP), 8);
                 to.add_fifths(fours(eights[0], eights[1]), fours(_mm512_srli_epi64(eights[0], 32), _mm512_srli_epi64(eights[1], 32)));
             }
         }
@@ -164,9 +165,9 @@ class ByteStrip : public Bytes<BITS> {
 
   private:
     Rows rows_, scales_;
-    static constexpr int UNIT_BYTES = UNIT * BITS / 8, LINES = STRIP * UNIT_BYTES / LINE;
+    static constexpr int UNIT_BYTES = UNIT * BITS / 8, LINES = PANEL * UNIT_BYTES / LINE;
     int64_t units_;
-    vu scale_pairs_[STRIP];  // of 16 units, each of two groups: the two scales of all 16 rows, side by side
+    vu scale_pairs_[PANEL];  // of 16 units, each of two groups: the two scales of all 16 rows, side by side
 
     // The lower four of every eight bytes.
     static vu fours(__m512i a, __m512i b) {
@@ -175,9 +176,9 @@ class ByteStrip : public Bytes<BITS> {
 
     void turn_scales(int64_t u) {
         const int64_t left = 2 * (units_ - u);
-        UNROLL for (int b = 0; b < STRIP; b++) {
+        UNROLL for (int b = 0; b < PANEL; b++) {
             const uint8_t* at = scales_.row(b, u * 2 * sizeof(bf16));
-            scale_pairs_[b] = left >= 2 * STRIP ? load<vu>(at) : first_of(at, left);
+            scale_pairs_[b] = left >= 2 * PANEL ? load<vu>(at) : first_of(at, left);
             scales_.fetch(u + b);
         }
         transpose(scale_pairs_);
@@ -186,13 +187,13 @@ class ByteStrip : public Bytes<BITS> {
 
 // 16 rows of W in tiles (kernels/quantized.py says how they lie): columns are there already, and follow one another.
 template <int BITS>
-class TiledByteStrip : public Bytes<BITS> {
+class TiledBytePanel : public Bytes<BITS> {
   public:
     using Unit = typename Bytes<BITS>::Unit;
     using Matrix = typename Bytes<BITS>::Matrix;
 
-    TiledByteStrip(const Matrix& w, Place place)
-        : TiledByteStrip(w, place.o, std::min(place.next, place.outputs - STRIP), BYTES_AHEAD / BYTES / place.in_turn) {}
+    TiledBytePanel(const Matrix& w, Place place)
+        : TiledBytePanel(w, place.o, std::min(place.next, place.outputs - PANEL), BYTES_AHEAD / BYTES / place.in_turn) {}
 
     __attribute__((always_inline)) Unit unit(int64_t u) const {
         const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
@@ -215,11 +216,11 @@ class TiledByteStrip : public Bytes<BITS> {
     }
 
   private:
-    static constexpr int64_t BYTES = STRIP * UNIT * BITS / 8;  // of a unit
+    static constexpr int64_t BYTES = PANEL * UNIT * BITS / 8;  // of a unit
     TiledUnits<BYTES> values_;
     TiledUnits<LINE> scales_;
 
-    TiledByteStrip(const Matrix& w, int64_t o, int64_t then, int64_t before)
+    TiledBytePanel(const Matrix& w, int64_t o, int64_t then, int64_t before)
         : values_{w.values + o * w.row_bytes(), w.values + then * w.row_bytes(), w.groups() / 2, before},
           scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2, before} {}
 
@@ -227,16 +228,16 @@ class TiledByteStrip : public Bytes<BITS> {
 };
 
 // The same of a weight in halves: a class of its own, since a choice within the loop over units keeps columns out of registers.
-class HalvedByteStrip : public Bytes<8> {
+class HalvedBytePanel : public Bytes<8> {
   public:
     // Where what is read next lies: the upper halves.
     struct Matrix : Quantized {
         int64_t row_bytes() const { return Quantized::row_bytes<4>(); }
     };
 
-    HalvedByteStrip(const Matrix& w, Place place)
+    HalvedBytePanel(const Matrix& w, Place place)
         : halves_(w, place.o), scales_((const uint8_t*)(w.scales + place.o * w.groups())),
-          before_(BYTES_AHEAD / (2 * HalvedStrip::BYTES) / place.in_turn) {}
+          before_(BYTES_AHEAD / (2 * HalvedPanel::BYTES) / place.in_turn) {}
 
     __attribute__((always_inline)) Unit unit(int64_t u) const {
         Unit to(load<vu>(scales_ + u * LINE));
@@ -248,11 +249,11 @@ class HalvedByteStrip : public Bytes<8> {
     }
 
   private:
-    const HalvedStrip halves_;
+    const HalvedPanel halves_;
     const uint8_t* const scales_;
-    const int64_t before_;  // units, which may be the next strip's
+    const int64_t before_;  // units, which may be the next panel's
 };
 
 template <int BITS, bool IN_HALVES>
-using TilesOrHalves = std::conditional_t<IN_HALVES, HalvedByteStrip, TiledByteStrip<BITS>>;
+using TilesOrHalves = std::conditional_t<IN_HALVES, HalvedBytePanel, TiledBytePanel<BITS>>;
 #endif

@@ -1,7 +1,7 @@
 // Products with weights.
 #include "gemm/gated_lanes.h"
-#include "gemm/gated_strips.h"
-#include "gemm/ways.h"
+#include "gemm/gated_panels.h"
+#include "gemm/kernel_choice.h"
 
 // Whether this process may use what this library was compiled for.
 EXPORT int64_t pageant_allowed() { return tiles_allowed(); }
@@ -11,7 +11,7 @@ EXPORT int64_t pageant_allowed() { return tiles_allowed(); }
                      T* y, float* unrounded, int64_t rows, int64_t inputs, int64_t outputs,                   \
                      const Needed* needed) {                                                                  \
         const Product<T> p{x, x_stride, weight, weight_stride, bias, y, rows, inputs, outputs, unrounded};    \
-        multiply_needed(p, needed, [](const Product<T>& part) { return way_of(part); });                      \
+        multiply_needed(p, needed, [](const Product<T>& part) { return kernel_of(part); });                      \
     }
 LINEAR(pageant_linear_f32, float)
 LINEAR(pageant_linear_bf16, bf16)
@@ -22,7 +22,7 @@ LINEAR(pageant_linear_f16, f16)
 EXPORT void pageant_tiled_linear(const bf16* x, int64_t x_stride, const bf16* tiles, const bf16* bias, bf16* y, float* unrounded,
                                  int64_t rows, int64_t inputs, int64_t outputs, const Needed* needed) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, unrounded};
-    multiply_needed(p, needed, [&](const Product<bf16>& part) { return tiled_way_of(part, tiles); });
+    multiply_needed(p, needed, [&](const Product<bf16>& part) { return tiled_kernel_of(part, tiles); });
 }
 #endif
 
@@ -41,9 +41,9 @@ EXPORT void pageant_gated_linear(const bf16* x, int64_t x_stride, const bf16* ti
                                  int64_t y_stride, int64_t activation, int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};
 #if defined(PAGEANT_TILES)
-    multiply_gated(ByStrips<Strips>{{p}, {tiles, inputs, 2 * outputs}}, activation);
+    multiply_gated(ByPanels<Panels>{{p}, {tiles, inputs, 2 * outputs}}, activation);
 #else
-    multiply_gated(tiled_way_of(p, tiles), activation);
+    multiply_gated(tiled_kernel_of(p, tiles), activation);
 #endif
 }
 #endif

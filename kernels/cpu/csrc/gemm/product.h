@@ -1,15 +1,15 @@
 // y = x W^T + b, with W as a checkpoint has it: [outputs, inputs], row-major; and how it is shared among threads.
 //
-// There are several ways of multiplying; ways.h chooses. A way is a struct with its product `p` and
+// There are several kernels; kernel_choice.h chooses. A kernel is a struct with its product `p` and
 //   weights()                          where W begins;
 //   row_bytes()                        of a row of W;
 //   block_rows()                       how many rows of x are multiplied by a row of W that was read once; where x
 //                                      is packed, a multiple of the next;
 //   PACKED_TOGETHER                    how many rows of x are packed at a time; 0, where x is taken as it lies;
 //   packed_size(count)                 the bytes that a block of rows of x takes then; 0, where it is not packed after all;
-//   pack(first, last, r, end, room)    packs rows r to end of a block, which has rows `first` to `last`;
-//   block(room, r, end, start, stop)   multiplies a block of rows of x, r to end, by rows start to stop of W.
-// By every way a result is the same bits whatever rows of x are beside it.
+//   pack(first, last, r, end, workspace) packs rows r to end of a block, which has rows `first` to `last`;
+//   block(workspace, r, end, start, stop) multiplies a block of rows of x, r to end, by rows start to stop of W.
+// By every kernel a result is the same bits whatever rows of x are beside it.
 #pragma once
 
 #include <algorithm>
@@ -84,9 +84,9 @@ constexpr int64_t SMALL = 32 << 10;       // numbers, or products, done before a
 // Memory of this thread's for packed rows, kept for its next product.
 inline uint8_t* packing_room(int64_t size) {
     struct alignas(64) Line { uint8_t bytes[64]; };
-    thread_local std::vector<Line> room;
-    if (int64_t(room.size() * sizeof(Line)) < size) room.resize(size / sizeof(Line) + 1);
-    return room.data()->bytes;
+    thread_local std::vector<Line> workspace;
+    if (int64_t(workspace.size() * sizeof(Line)) < size) workspace.resize(size / sizeof(Line) + 1);
+    return workspace.data()->bytes;
 }
 
 // Calls task(i) for each i below count, which together go through so many numbers.
@@ -96,7 +96,7 @@ void share(int64_t count, int64_t numbers, const Task& task) {
     for (int64_t i = 0; i < count; i++) task(i);
 }
 
-// How many rows of x are a block, where at most so many are to be: all alike, and a multiple of what any way packs together.
+// How many rows of x are a block, where at most so many are to be: all alike, and a multiple of what any kernel packs together.
 inline int64_t even_blocks(int64_t rows, int64_t most) {
     const int64_t blocks = std::max<int64_t>(1, (rows + most - 1) / most), each = (rows + blocks - 1) / blocks;
     return std::max<int64_t>(1, (each + ROWS_UNIT - 1) / ROWS_UNIT) * ROWS_UNIT;
@@ -106,43 +106,43 @@ inline int64_t even_blocks(int64_t rows, int64_t most) {
 // in memory is another's, who would fetch it again.
 inline int64_t next_piece(int64_t start, int64_t stop) { return start + (stop - start) * thread_count(); }
 
-// A product in pieces that threads take: first those of packing x to `room`, of packed_size() bytes, then the others.
+// A product in pieces that threads take: first those of packing x to `workspace`, of packed_size() bytes, then the others.
 // Where only some outputs are needed, they are in `some`.
-template <class Way>
+template <class Kernel>
 class Work {
   public:
-    static constexpr int64_t TOGETHER = Way::PACKED_TOGETHER;
+    static constexpr int64_t TOGETHER = Kernel::PACKED_TOGETHER;
 
-    explicit Work(const Way& way, const std::vector<Range>& some = {})
-        : way_(way), rows_(way.p.rows), outputs_(way.p.outputs), block_(way.block_rows()), each_(outputs_each()),
+    explicit Work(const Kernel& kernel, const std::vector<Range>& some = {})
+        : kernel_(kernel), rows_(kernel.p.rows), outputs_(kernel.p.outputs), block_(kernel.block_rows()), each_(outputs_each()),
           some_(in_pieces(some)), across_(some.empty() ? (outputs_ + each_ - 1) / each_ : int64_t(some_.size())) {}
 
     int64_t packed_size() const {
         if constexpr (TOGETHER == 0) return 0;
-        else return rows_ / block_ * way_.packed_size(block_) + way_.packed_size(rows_ % block_);
+        else return rows_ / block_ * kernel_.packed_size(block_) + kernel_.packed_size(rows_ % block_);
     }
     // Of W, where it is gone through once.
     Reading reading() const {
         if (rows_ > block_ || !some_.empty()) return {};
-        return {(const char*)way_.weights(), each_ * way_.row_bytes(), outputs_ * way_.row_bytes()};
+        return {(const char*)kernel_.weights(), each_ * kernel_.row_bytes(), outputs_ * kernel_.row_bytes()};
     }
     int64_t packings() const { return packed_size() == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
     int64_t pieces() const { return (rows_ + block_ - 1) / block_ * across_; }
 
-    void pack(int64_t i, uint8_t* room) const {
+    void pack(int64_t i, uint8_t* workspace) const {
         if constexpr (TOGETHER > 0) {
             int64_t r = i * TOGETHER, first = r / block_ * block_;
-            way_.pack(first, std::min(first + block_, rows_), r, std::min(r + TOGETHER, rows_), of_block(first, room));
+            kernel_.pack(first, std::min(first + block_, rows_), r, std::min(r + TOGETHER, rows_), of_block(first, workspace));
         }
     }
-    void multiply(int64_t i, const uint8_t* room) const {
+    void multiply(int64_t i, const uint8_t* workspace) const {
         const int64_t r = i / across_ * block_, n = i % across_;
         const Range piece = some_.empty() ? Range{n * each_, std::min(n * each_ + each_, outputs_)} : some_[n];
-        way_.block(of_block(r, room), r, std::min(r + block_, rows_), piece.start, piece.stop);
+        kernel_.block(of_block(r, workspace), r, std::min(r + block_, rows_), piece.start, piece.stop);
     }
 
   private:
-    Way way_;
+    Kernel kernel_;
     int64_t rows_, outputs_, block_, each_;
     std::vector<Range> some_;
     int64_t across_;
@@ -156,33 +156,33 @@ class Work {
     }
 
     template <class Byte>
-    Byte* of_block(int64_t first, Byte* room) const {
+    Byte* of_block(int64_t first, Byte* workspace) const {
         if constexpr (TOGETHER == 0) return nullptr;
-        else return room + first / block_ * way_.packed_size(block_);
+        else return workspace + first / block_ * kernel_.packed_size(block_);
     }
     int64_t outputs_each() const {
         if (rows_ > block_) return OUTPUTS_BLOCK;
-        int64_t of_task = TASK_BYTES / std::max<int64_t>(1, way_.row_bytes());
-        int64_t each = std::min(of_task, outputs_ / (8 * thread_count())) / STRIP * STRIP;
-        return std::max<int64_t>(STRIP, each);
+        int64_t of_task = TASK_BYTES / std::max<int64_t>(1, kernel_.row_bytes());
+        int64_t each = std::min(of_task, outputs_ / (8 * thread_count())) / PANEL * PANEL;
+        return std::max<int64_t>(PANEL, each);
     }
 };
 
 // One product, shared among threads, or some outputs of it.
-template <class Way>
-void multiply(const Way& way, const std::vector<Range>& some = {}) {
-    const Work<Way> work(way, some);
-    uint8_t* room = packing_room(work.packed_size());
-    int64_t numbers = way.p.rows * way.p.inputs;
-    share(work.packings(), numbers, [&](int64_t i) { work.pack(i, room); });
-    share(work.pieces(), numbers * (some.empty() ? way.p.outputs : total(some)), [&](int64_t i) { work.multiply(i, room); });
+template <class Kernel>
+void multiply(const Kernel& kernel, const std::vector<Range>& some = {}) {
+    const Work<Kernel> work(kernel, some);
+    uint8_t* workspace = packing_room(work.packed_size());
+    int64_t numbers = kernel.p.rows * kernel.p.inputs;
+    share(work.packings(), numbers, [&](int64_t i) { work.pack(i, workspace); });
+    share(work.pieces(), numbers * (some.empty() ? kernel.p.outputs : total(some)), [&](int64_t i) { work.multiply(i, workspace); });
     last_reading() = work.reading();
 }
 
-// What is needed of a product, or all of it (null); `way_of` says how a product of some of its rows is done.
-template <class T, class WayOf>
-void multiply_needed(const Product<T>& p, const Needed* needed, const WayOf& way_of) {
-    if (!needed) return multiply(way_of(p));
-    if (needed->whole > needed->first) multiply(way_of(p.of_rows(needed->first, needed->whole)));
-    if (needed->count > 0) multiply(way_of(p.of_rows(needed->whole, p.rows)), needed->outputs());
+// What is needed of a product, or all of it (null); `kernel_of` says how a product of some of its rows is done.
+template <class T, class KernelOf>
+void multiply_needed(const Product<T>& p, const Needed* needed, const KernelOf& kernel_of) {
+    if (!needed) return multiply(kernel_of(p));
+    if (needed->whole > needed->first) multiply(kernel_of(p.of_rows(needed->first, needed->whole)));
+    if (needed->count > 0) multiply(kernel_of(p.of_rows(needed->whole, p.rows)), needed->outputs());
 }

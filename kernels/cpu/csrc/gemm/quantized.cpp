@@ -1,9 +1,9 @@
 // Weights of 8, 5 and 4 bits: products with them, rows of them, and making them.
 #include "gemm/gated_lanes.h"
-#include "gemm/gated_strips.h"
+#include "gemm/gated_panels.h"
 #include "gemm/halves.h"
 #include "base/rows.h"
-#include "gemm/ways.h"
+#include "gemm/kernel_choice.h"
 
 #include <cmath>
 
@@ -11,9 +11,9 @@ namespace {
 
 constexpr int64_t FOUR = 4;  // bytes of a row that lie together in tiles
 
-// A row of a strip in halves, as it would lie.
-void copy_halves(const Quantized& w, int64_t strip, int64_t lane, uint8_t* values) {
-    const int64_t at = strip * w.row_bytes<4>() + lane * FOUR;
+// A row of a panel in halves, as it would lie.
+void copy_halves(const Quantized& w, int64_t panel, int64_t lane, uint8_t* values) {
+    const int64_t at = panel * w.row_bytes<4>() + lane * FOUR;
     for (int64_t i = 0; i < w.padded(); i++) {
         const int64_t byte = at + (i / UNIT * GROUP + i % GROUP) / FOUR * FOUR * TILE + i % FOUR;
         values[i] = uint8_t(joined(w.values[byte], w.lower[byte], i / GROUP % 2, i));
@@ -23,10 +23,10 @@ void copy_halves(const Quantized& w, int64_t strip, int64_t lane, uint8_t* value
 // Row `o` of a weight in tiles, as it would lie: bytes and scales.
 template <int BITS>
 void copy_row(const Quantized& w, int64_t o, uint8_t* values, uint8_t* scales) {
-    const int64_t strip = o / TILE * TILE, lane = o % TILE;
-    const uint8_t* of_values = w.values + strip * w.row_bytes<BITS>() + lane * FOUR;
-    const uint8_t* of_scales = (const uint8_t*)(w.scales + strip * w.groups()) + lane * FOUR;
-    if (w.in_halves()) copy_halves(w, strip, lane, values);
+    const int64_t panel = o / TILE * TILE, lane = o % TILE;
+    const uint8_t* of_values = w.values + panel * w.row_bytes<BITS>() + lane * FOUR;
+    const uint8_t* of_scales = (const uint8_t*)(w.scales + panel * w.groups()) + lane * FOUR;
+    if (w.in_halves()) copy_halves(w, panel, lane, values);
     else for (int64_t i = 0; i < w.row_bytes<BITS>(); i += FOUR) std::memcpy(values + i, of_values + i * TILE, FOUR);
     for (int64_t i = 0; i < w.groups() * int64_t(sizeof(bf16)); i += FOUR) std::memcpy(scales + i, of_scales + i * TILE, FOUR);
 }
@@ -52,11 +52,11 @@ template <int BITS, class T>
 void linear(const Product<T>& p, const Quantized& w, bool in_tiles, const Needed* needed) {
     if constexpr (BITS == 8 && TAKES_HALVES<T>)
         if (w.in_halves())
-            return multiply_needed(p, needed, [&](const Product<T>& part) { return tiled_way_of<BITS, true>(part, w); });
+            return multiply_needed(p, needed, [&](const Product<T>& part) { return tiled_kernel_of<BITS, true>(part, w); });
     if constexpr (TAKES_TILES<T>)
         if (in_tiles)
-            return multiply_needed(p, needed, [&](const Product<T>& part) { return tiled_way_of<BITS>(part, w); });
-    multiply_needed(p, needed, [&](const Product<T>& part) { return way_of<BITS>(part, w); });
+            return multiply_needed(p, needed, [&](const Product<T>& part) { return tiled_kernel_of<BITS>(part, w); });
+    multiply_needed(p, needed, [&](const Product<T>& part) { return kernel_of<BITS>(part, w); });
 }
 
 // Whole numbers that weights become, and what is tried for the one of the largest size. (kernels/quantized.py has the same.)
@@ -183,17 +183,17 @@ QUANTIZED(bf16, bf16)
 QUANTIZED(f16, f16)
 
 #if defined(PAGEANT_TILES) || defined(__AVX512VNNI__)
-// act(gate) * up of a product with a weight in tiles that has twice the outputs, for many rows: where there is a matrix unit, all
-// by tiles of bfloat16.
+// act(gate) * up of a product with a weight in tiles that has twice the outputs, for many rows: where there is a matrix unit,
+// all by tiles of bfloat16.
 EXPORT void pageant_quantized_gated_linear(const bf16* x, int64_t x_stride, const uint8_t* values, const bf16* scales,
                                            int64_t bits, const bf16* bias, bf16* y, int64_t y_stride, int64_t activation,
                                            int64_t rows, int64_t inputs, int64_t outputs) {
     const Product<bf16> p{x, x_stride, nullptr, 0, bias, y, rows, inputs, outputs, nullptr, y_stride};
     const Quantized w{values, scales, inputs};
 #if defined(PAGEANT_TILES)
-    by_bits(bits, [&](auto b) { multiply_gated(ByStrips<UnpackedStrips<b()>>{{p}, {{w, 2 * outputs}}}, activation); });
+    by_bits(bits, [&](auto b) { multiply_gated(ByPanels<UnpackedPanels<b()>>{{p}, {{w, 2 * outputs}}}, activation); });
 #else
-    by_bits(bits, [&](auto b) { multiply_gated(tiled_way_of<b()>(p, w), activation); });
+    by_bits(bits, [&](auto b) { multiply_gated(tiled_kernel_of<b()>(p, w), activation); });
 #endif
 }
 #endif

@@ -135,7 +135,7 @@ void weights_stay(const Product<T>& p, int64_t r, int64_t stop, int64_t o) {
     for (r += ROWS; r < stop; r += ROWS) tile_rows<O, false>(p, r, std::min<int64_t>(ROWS, stop - r), o);
 }
 
-// The way of multiplying: see product.h.
+// The kernel: see product.h.
 template <class T>
 struct Streamed {
     Product<T> p;

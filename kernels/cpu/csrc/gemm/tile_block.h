@@ -1,5 +1,5 @@
-// What products of bfloat16 by tiles have in common, whether W lies in rows (tiled.h) or in tiles (strips.h): one way for any
-// number of rows of x, so that a row's bits do not depend on how many there are.
+// What products of bfloat16 by tiles have in common, whether W lies in rows (tiled.h) or in tiles (panels.h): one kernel for
+// any number of rows of x, so that a row's bits do not depend on how many there are.
 #pragma once
 
 #include "gemm/product.h"
@@ -44,7 +44,7 @@ class TileBlock {
     const int64_t along_, down_;  // tiles along the inputs, and down the rows of x
     const bool past_caches_;
 
-    // Lines of W to ask for with each step along the inputs, so that the next two strips are near when these are done.
+    // Lines of W to ask for with each step along the inputs, so that the next two panels are near when these are done.
     int64_t lines_each() const {
         const int64_t turns = (down_ + 1) / 2;
         return (2 * TILE + turns - 1) / turns;
@@ -77,7 +77,7 @@ class TileBlock {
     }
 };
 
-// What ways of multiplying by tiles (see product.h) have in common.
+// What kernels that multiply by tiles (see product.h) have in common.
 struct ByTiles {
     Product<bf16> p;
 

@@ -1,4 +1,4 @@
-// Products of bfloat16 by tiles, for machines that have them: one way for any number of rows of x, so that a row's
+// Products of bfloat16 by tiles, for machines that have them: one kernel for any number of rows of x, so that a row's
 // bits do not depend on how many there are. x is packed, pairs of inputs by rows; W is taken as it lies, or as
 // unpacked_tiles.h unpacks it.
 //
@@ -60,21 +60,21 @@ struct PackedRows {
 
     // 16 rows that begin at x, the block's last perhaps fewer. What is past the last row or input is zero.
     void pack(const bf16* x, int64_t x_stride, int64_t down, uint32_t* to) const {
-        uint32_t* strip = to + down * tiles_along() * tile_size();
+        uint32_t* panel = to + down * tiles_along() * tile_size();
         int64_t count = std::min<int64_t>(columns(), rows - down * TILE), i = 0;
 #if defined(__AVX512F__)
         if (count == TILE)
-            for (; i + TILE_INPUTS <= inputs; i += TILE_INPUTS, strip += tile_size()) {
+            for (; i + TILE_INPUTS <= inputs; i += TILE_INPUTS, panel += tile_size()) {
                 vu lines[TILE];
                 UNROLL for (int a = 0; a < TILE; a++) {
                     lines[a] = load<vu>(x + a * x_stride + i);
                     __builtin_prefetch(x + a * x_stride + i + PACKED_AHEAD * TILE_INPUTS, 0, 3);
                 }
                 transpose(lines);
-                for (int pair = 0; pair < TILE; pair++) store(strip + pair * TILE, lines[pair]);
+                for (int pair = 0; pair < TILE; pair++) store(panel + pair * TILE, lines[pair]);
             }
 #endif
-        if (i < inputs) pack_some(x + i, x_stride, count, inputs - i, strip);
+        if (i < inputs) pack_some(x + i, x_stride, count, inputs - i, panel);
     }
 
   private:
@@ -108,15 +108,15 @@ struct Lying {
 
     // Rows from o on where they lie, or, where tiles would reach past the end of W or of its rows, a copy with zeros. Of
     // different rooms there may be two.
-    template <int ROOM>
+    template <int WORKSPACE>
     TileRows rows(int64_t o, int64_t) const {
         if (o + TILE <= outputs && inputs % TILE_INPUTS == 0) return {(const char*)at(o), 2 * weight_stride, TILE_LINE};
-        thread_local std::vector<bf16> room;
+        thread_local std::vector<bf16> workspace;
         const int64_t stride = (inputs + TILE_INPUTS - 1) / TILE_INPUTS * TILE_INPUTS;
-        room.assign(TILE * stride, bf16{});
+        workspace.assign(TILE * stride, bf16{});
         for (int64_t row = 0; row < std::min<int64_t>(TILE, outputs - o); row++)
-            std::memcpy(room.data() + row * stride, at(o + row), inputs * sizeof(bf16));
-        return {(const char*)room.data(), 2 * stride, TILE_LINE};
+            std::memcpy(workspace.data() + row * stride, at(o + row), inputs * sizeof(bf16));
+        return {(const char*)workspace.data(), 2 * stride, TILE_LINE};
     }
 
     struct Ahead : LinesAhead {
@@ -262,7 +262,7 @@ class TiledBlock : TileBlock {
     }
 };
 
-// The way of multiplying: see product.h.
+// The kernel: see product.h.
 template <class Weights>
 struct Tiled : ByTiles {
     Weights w;
@@ -270,12 +270,12 @@ struct Tiled : ByTiles {
     const void* weights() const { return w.at(0); }
     int64_t row_bytes() const { return w.row_bytes(); }
     int64_t packed_size(int64_t count) const { return PackedRows{count, p.inputs}.size() * sizeof(uint32_t); }
-    void pack(int64_t first, int64_t last, int64_t r, int64_t, uint8_t* room) const {
-        PackedRows{last - first, p.inputs}.pack(p.x + r * p.x_stride, p.x_stride, (r - first) / TILE, (uint32_t*)room);
+    void pack(int64_t first, int64_t last, int64_t r, int64_t, uint8_t* workspace) const {
+        PackedRows{last - first, p.inputs}.pack(p.x + r * p.x_stride, p.x_stride, (r - first) / TILE, (uint32_t*)workspace);
     }
-    void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+    void block(const uint8_t* workspace, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         p.with_results([&](bool past_caches) {
-            TiledBlock<Weights>(p.of_rows(r, end), w, room, past_caches).multiply(start, stop, next_piece(start, stop));
+            TiledBlock<Weights>(p.of_rows(r, end), w, workspace, past_caches).multiply(start, stop, next_piece(start, stop));
         });
     }
 };

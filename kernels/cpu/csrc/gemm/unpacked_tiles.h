@@ -13,10 +13,10 @@ struct UnpackedTiles : UnpackedWeight<BITS> {
     using UnpackedWeight<BITS>::w;
 
     // Rows from o on, past the last of which it is repeated; `next` are asked for meanwhile. See Lying.
-    template <int ROOM>
+    template <int WORKSPACE>
     TileRows rows(int64_t o, int64_t next) const {
-        thread_local Scratch<bf16> room;
-        bf16* tiles = room.take(TILE * w.padded());
+        thread_local Scratch<bf16> workspace;
+        bf16* tiles = workspace.take(TILE * w.padded());
         for (int64_t row = 0; row < TILE; row++)
             unpack_row<BITS>(w, std::min(o + row, this->outputs - 1), tiles + row * TILE_INPUTS, (next - o) * this->row_bytes(),
                              TILE * TILE_INPUTS);

@@ -5,19 +5,10 @@
 #include "base/activations.h"
 #include "base/kv_codes.h"
 #include "layers/norms.h"
+#include "layers/rotary.h"
 #include "base/scratch.h"
 
 namespace {
-
-template <class T>
-void rotate(T* x, const float* cos, const float* sin, int64_t half) {
-    along(half, [&](int64_t i, int count) {
-        vf a = get(x + i, count), b = get(x + half + i, count);
-        vf c = get(cos + i, count), s = get(sin + i, count);
-        put(x + i, a * c - b * s, count);
-        put(x + half + i, b * c + a * s, count);
-    });
-}
 
 template <class Activation, class T>
 void act(const T* x, int64_t stride, T* y, int64_t y_stride, int64_t rows, int64_t n) {
@@ -156,8 +147,8 @@ EXPORT void pageant_gather_rows(const char* table, int64_t row_bytes, const int6
 EXPORT void pageant_gather_tiled_rows(const uint32_t* tiles, int64_t pairs, const int64_t* ids, int64_t rows, uint32_t* y) {
     parallel_ranges(rows, std::max<int64_t>(1, GATHER_BYTES / (64 * pairs)), [&](int64_t start, int64_t stop) {
         for (int64_t i = start; i < stop; i++) {
-            const uint32_t* from = tiles + ids[i] / STRIP * STRIP * pairs + ids[i] % STRIP;
-            for (int64_t p = 0; p < pairs; p++) y[i * pairs + p] = from[p * STRIP];
+            const uint32_t* from = tiles + ids[i] / PANEL * PANEL * pairs + ids[i] % PANEL;
+            for (int64_t p = 0; p < pairs; p++) y[i * pairs + p] = from[p * PANEL];
         }
     });
 }

@@ -1,5 +1,5 @@
 // What grammars leave to be computed of the logits. Rows come in an order: those of which all is needed, and behind them those
-// whose masks allow something in few strips of the vocabulary, for which these strips are enough. So each of the two is a
+// whose masks allow something in few panels of the vocabulary, for which these panels are enough. So each of the two is a
 // product of its own; and the first can be made before all masks have come.
 #include "gemm/needed.h"
 
@@ -13,33 +13,33 @@
 namespace {
 
 constexpr int64_t MILLION = 1'000'000;
-typedef uint16_t __attribute__((may_alias)) StripBits;  // of a mask: a bit for each output of a strip
+typedef uint16_t __attribute__((may_alias)) PanelBits;  // of a mask: a bit for each output of a panel
 
-// The masks of rows, by strips.
+// The masks of rows, by panels.
 struct Masks {
     const int64_t* slots;
-    const StripBits* bits;
-    int64_t strips;
+    const PanelBits* bits;
+    int64_t panels;
 
     Masks(const int64_t* slots, const uint32_t* bits, int64_t words)
-        : slots(slots), bits((const StripBits*)bits), strips(words * MASK_BITS / STRIP) {}
-    const StripBits* of(int64_t row) const { return bits + slots[row] * strips; }
-    // Whether a row has no mask, or one that allows something in more than half of the strips.
+        : slots(slots), bits((const PanelBits*)bits), panels(words * MASK_BITS / PANEL) {}
+    const PanelBits* of(int64_t row) const { return bits + slots[row] * panels; }
+    // Whether a row has no mask, or one that allows something in more than half of the panels.
     bool needs_all(int64_t row) const {
         if (slots[row] < 0) return slots[row] == UNMASKED;
-        return 2 * std::count_if(of(row), of(row) + strips, [](StripBits s) { return s != 0; }) > strips;
+        return 2 * std::count_if(of(row), of(row) + panels, [](PanelBits s) { return s != 0; }) > panels;
     }
     // Where any of some rows, which do not need all, need something.
     std::vector<Range> ranges(const int64_t* rows, int64_t count) const {
-        std::vector<uint16_t> needed(strips);
+        std::vector<uint16_t> needed(panels);
         for (int64_t i = 0; i < count; i++)
             if (slots[rows[i]] >= 0)
-                for (int64_t s = 0; s < strips; s++) needed[s] |= of(rows[i])[s];
+                for (int64_t s = 0; s < panels; s++) needed[s] |= of(rows[i])[s];
         std::vector<Range> found;
-        for (int64_t s = 0; s < strips; s++) {
+        for (int64_t s = 0; s < panels; s++) {
             if (!needed[s]) continue;
-            if (!found.empty() && found.back().stop == s * STRIP) found.back().stop += STRIP;
-            else found.push_back({s * STRIP, (s + 1) * STRIP});
+            if (!found.empty() && found.back().stop == s * PANEL) found.back().stop += PANEL;
+            else found.push_back({s * PANEL, (s + 1) * PANEL});
         }
         return found;
     }
@@ -59,10 +59,10 @@ struct Rows {
 
 }  // namespace
 
-// Puts rows in order, and says in `needed` which are needed whole: by their masks, if these are there; by the last ones, if masks
-// are to be waited for (`patience`); else all of them, as they are. `waiting` is the patience then, none where no rows are left;
-// `came` whether all masks are there; `spared` the share of all logits that need not be computed with masks as they are in the table, in millionths; and `began`
-// when that was known.
+// Puts rows in order, and says in `needed` which are needed whole: by their masks, if these are there; by the last ones, if
+// masks are to be waited for (`patience`); else all of them, as they are. `waiting` is the patience then, none where no rows
+// are left; `came` whether all masks are there; `spared` the share of all logits that need not be computed with masks as they
+// are in the table, in millionths; and `began` when that was known.
 EXPORT void pageant_narrow(const uint8_t* hidden, int64_t stride, int64_t row_bytes, int64_t count, const int64_t* slots,
                            const uint32_t* bits, int64_t words, const int64_t* table, const int64_t* expected,
                            const int64_t* patience, uint8_t* ordered, int64_t* order, Needed* needed, int64_t* waiting,
@@ -72,7 +72,7 @@ EXPORT void pageant_narrow(const uint8_t* hidden, int64_t stride, int64_t row_by
     for (int64_t r = 0; r < count; r++) order[r] = r;
     *came = std::all_of(order, order + count, [&](int64_t r) { return has_come(table, slots[r], expected[r]); });
     int64_t whole = std::stable_partition(order, order + count, [&](int64_t r) { return masks.needs_all(r); }) - order;
-    const int64_t across = masks.strips * STRIP, some = total(masks.ranges(order + whole, count - whole));
+    const int64_t across = masks.panels * PANEL, some = total(masks.ranges(order + whole, count - whole));
     *spared = MILLION * (count - whole) * (across - some) / (count * across);
     const bool waits = !*came && std::any_of(patience, patience + count + 1, [](int64_t n) { return n > 0; });
     if (!*came && !waits) {
@@ -85,8 +85,8 @@ EXPORT void pageant_narrow(const uint8_t* hidden, int64_t stride, int64_t row_by
     *began = nanoseconds_now();
 }
 
-// What is still to be computed after that. Rows whose masks have not come are needed whole, and so are those whose masks allow much
-// after all. In the end places[r] is where row r is, and `narrow` how many have not been needed whole.
+// What is still to be computed after that. Rows whose masks have not come are needed whole, and so are those whose masks allow
+// much after all. In the end places[r] is where row r is, and `narrow` how many have not been needed whole.
 EXPORT void pageant_narrow_rest(const uint8_t* hidden, int64_t stride, int64_t row_bytes, int64_t count, const int64_t* slots,
                                 const uint32_t* bits, int64_t words, const int64_t* table, const int64_t* expected,
                                 uint8_t* ordered, int64_t* order, const Needed* before, int64_t* places, Needed* needed,

@@ -1,11 +1,12 @@
-// Which logits of a row can be of the token that is drawn: for a large vocabulary the product with the head is a quarter of what a
-// small model reads for a token, and nearly all of it is of tokens that are far from being drawn. So bounds come first, of which
-// each reads half of what its logit would (screening.h), and then logits whose bounds reach to what filters and noise leave.
+// Which logits of a row can be of the token that is drawn: for a large vocabulary the product with the head is a quarter of
+// what a small model reads for a token, and nearly all of it is of tokens that are far from being drawn. So bounds come first,
+// of which each reads half of what its logit would (screening.h), and then logits whose bounds reach to what filters and noise
+// leave.
 #include "sampling/drawing.h"
-#include "sampling/logit_strips.h"
+#include "sampling/logit_panels.h"
 #include "gemm/needed.h"
 #include "sampling/screening.h"
-#include "gemm/ways.h"
+#include "gemm/kernel_choice.h"
 
 #include <optional>
 
@@ -44,25 +45,25 @@ struct Drawing {
 class Scores {
   public:
     Scores(const float* bounds, int64_t outputs, const Drawing& drawing)
-        : drawing_(drawing), words_(bounds, outputs, nullptr, {thread_count()}, room()), top_(bounds[words_.top_token()]) {
+        : drawing_(drawing), words_(bounds, outputs, nullptr, {thread_count()}, workspace()), top_(bounds[words_.top_token()]) {
         words_.temper(drawing.temperature);
     }
-    // The strip of the token that would be drawn if bounds were logits.
-    int64_t best() const { return draw(words_, below_largest(), drawing_.noise).token / STRIP; }
+    // The panel of the token that would be drawn if bounds were logits.
+    int64_t best() const { return draw(words_, below_largest(), drawing_.noise).token / PANEL; }
 
-    // Adds strips of which a token may score best, where the logits of some are there, the largest of all among them.
-    void add_reaching(LogitStrips& strips, const std::vector<int64_t>& some, float largest) const {
+    // Adds panels of which a token may score best, where the logits of some are there, the largest of all among them.
+    void add_reaching(LogitPanels& panels, const std::vector<int64_t>& some, float largest) const {
         const float rounding = ROUNDING * ((std::abs(largest) + std::abs(top_)) / drawing_.temperature + 2 * NOISE_MOST);
         float floor = (largest - top_) / drawing_.temperature + below_largest(), bar = NOWHERE;
         for (int64_t s : some)
-            each_reaching(words_, s * STRIP / GROUP_TOKENS, floor + rounding, bar, drawing_.noise, [&](int64_t token, float score) {
-                if (token / STRIP == s) bar = std::max(bar, score);
+            each_reaching(words_, s * PANEL / GROUP_TOKENS, floor + rounding, bar, drawing_.noise, [&](int64_t token, float score) {
+                if (token / PANEL == s) bar = std::max(bar, score);
             });
         floor -= rounding, bar -= rounding;
         words_.each([&](const Part& part) {
             for (int64_t g = part.first; g < part.end; g++)
                 each_reaching(words_, g, floor, bar, drawing_.noise, [&](int64_t token, float score) {
-                    if (score >= bar) strips.add(token / STRIP);
+                    if (score >= bar) panels.add(token / PANEL);
                 });
         });
     }
@@ -74,7 +75,7 @@ class Scores {
 
     // How far below the largest tokens are drawn.
     float below_largest() const { return drawing_.min_p > 0 ? std::log(drawing_.min_p) : NOWHERE; }
-    static std::vector<float>& room() {
+    static std::vector<float>& workspace() {
         thread_local std::vector<float> tops;
         return tops;
     }
@@ -84,34 +85,35 @@ template <class T>
 void screen(const Product<T>& p, const Quantized& w, const Drawing& drawing, Needed* needed) {
     *needed = {0, p.rows, 0};
     const int64_t k = drawing.deciding();
-    if (k == 0 || k * STRIP > p.outputs) return;
+    if (k == 0 || k * PANEL > p.outputs) return;
     multiply(UpperBounds<T>{{p, {w}}});
     const Reading reading = last_reading();
-    LogitStrips strips(p.unrounded, p.outputs);
-    if (!strips.are_numbers()) return;
-    strips.add_highest(k);
+    LogitPanels panels(p.unrounded, p.outputs);
+    if (!panels.are_numbers()) return;
+    panels.add_highest(k);
     std::optional<Scores> scores;
     if (drawing.is_by_score()) {
         scores.emplace(p.unrounded, p.outputs, drawing);
-        strips.add(scores->best());
+        panels.add(scores->best());
     }
-    const std::vector<int64_t> some = strips.take();
-    multiply(tiled_way_of<8, true>(p, w), ranges_of(some));
+    const std::vector<int64_t> some = panels.take();
+    multiply(tiled_kernel_of<8, true>(p, w), ranges_of(some));
     last_reading() = reading;
-    const std::vector<float> largest = strips.largest(some, k);
-    strips.add_reaching(drawing.floor(largest));
-    if (scores) scores->add_reaching(strips, some, largest[0]);
-    const std::vector<Range> others = ranges_of(strips.take());
+    const std::vector<float> largest = panels.largest(some, k);
+    panels.add_reaching(drawing.floor(largest));
+    if (scores) scores->add_reaching(panels, some, largest[0]);
+    const std::vector<Range> others = ranges_of(panels.take());
     if (2 * total(others) > p.outputs) return;
-    strips.leave_out_rest();
+    panels.leave_out_rest();
     *needed = {0, 0, int64_t(others.size())};
     std::copy(others.begin(), others.end(), needed->ranges());
 }
 
 }  // namespace
 
-// What is needed of the logits [1, outputs] to draw a token from as it is said: all; or what there is room for in `needed`, at most
-// every other strip. In `logits` are some that were needed to find that out then, and -inf for tokens that are not drawn.
+// What is needed of the logits [1, outputs] to draw a token from as it is said: all; or what there is workspace for in
+// `needed`, at most every other panel. In `logits` are some that were needed to find that out then, and -inf for tokens that
+// are not drawn.
 #define SCREEN(SUFFIX, T)                                                                                                        \
     EXPORT void pageant_screen_##SUFFIX(const T* x, const uint8_t* upper, const uint8_t* lower, const bf16* scales,              \
                                         int64_t inputs, int64_t outputs, const float* temperature, const int32_t* top_k,        \

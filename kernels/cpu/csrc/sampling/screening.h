@@ -1,9 +1,10 @@
-// How large a result of a product with a weight in halves (halves.h) can be: what its upper halves make, and what the lower ones
-// add but once in 10^13 draws. This reads half of the weight.
+// How large a result of a product with a weight in halves (halves.h) can be: what its upper halves make, and what the lower
+// ones add but once in 10^13 draws. This reads half of the weight.
 //
-// Of an input x with a group's scale s, the lower half adds x s e, where e is one of 16 numbers from -7.5 to 7.5, each as likely
-// whatever the weight is (halves.h): the sum of four signs by 4, 2, 1 and 1/2. A sum of signs exceeds k standard deviations with a
-// probability of at most exp(-k^2 / 2) (Hoeffding: Probability inequalities for sums of bounded random variables; 1963).
+// Of an input x with a group's scale s, the lower half adds x s e, where e is one of 16 numbers from -7.5 to 7.5, each as
+// likely whatever the weight is (halves.h): the sum of four signs by 4, 2, 1 and 1/2. A sum of signs exceeds k standard
+// deviations with a probability of at most exp(-k^2 / 2) (Hoeffding: Probability inequalities for sums of bounded random
+// variables; 1963).
 #pragma once
 
 #include "gemm/lanes_quantized.h"
@@ -22,15 +23,15 @@ inline vf total(const Estimate& estimate, int) {
     return estimate.sum + splat(DEVIATIONS) * (vf)_mm512_sqrt_ps((__m512)estimate.variance);
 }
 
-class UpperStrip {
+class UpperPanel {
   public:
     static constexpr int UNIT_INPUTS = UNIT, TOGETHER = 2, FEW = 0, IN_TURN = BYTES_IN_TURN;
     static constexpr bool LIES = false;
     typedef Estimate Sum;
     typedef Bytes<8>::Matrix Matrix;
 
-    // Numbers of x; and for each of the two groups what scales of W are multiplied by, for what is known, for what is the same in
-    // all rows of W, and, squared, for the variance.
+    // Numbers of x; and for each of the two groups what scales of W are multiplied by, for what is known, for what is the same
+    // in all rows of W, and, squared, for the variance.
     struct Packed {
         uint32_t fours[16];
         float scales[2], shifts[2], variances[2];
@@ -57,7 +58,7 @@ class UpperStrip {
     };
 
     struct Unit {
-        static constexpr int PATCH_SUMS = 0, CHAINS = 1;
+        static constexpr int REGISTER_SUMS = 0, CHAINS = 1;
         vu columns[16];
         vf scales[2];
 
@@ -78,8 +79,8 @@ class UpperStrip {
         }
     };
 
-    UpperStrip(const Matrix& w, Place place)
-        : UpperStrip(w, place.o, std::min(place.next, place.outputs - STRIP), BYTES_AHEAD / HalvedStrip::BYTES / place.in_turn) {}
+    UpperPanel(const Matrix& w, Place place)
+        : UpperPanel(w, place.o, std::min(place.next, place.outputs - PANEL), BYTES_AHEAD / HalvedPanel::BYTES / place.in_turn) {}
 
     __attribute__((always_inline)) Unit unit(int64_t u) const {
         const uint8_t *at = values_.unit(u), *ahead = values_.ahead(u);
@@ -96,21 +97,21 @@ class UpperStrip {
     }
 
   private:
-    TiledUnits<HalvedStrip::BYTES> values_;
+    TiledUnits<HalvedPanel::BYTES> values_;
     TiledUnits<LINE> scales_;
 
-    UpperStrip(const Matrix& w, int64_t o, int64_t then, int64_t before)
-        : values_{HalvedStrip(w, o).upper, HalvedStrip(w, then).upper, w.groups() / 2, before},
+    UpperPanel(const Matrix& w, int64_t o, int64_t then, int64_t before)
+        : values_{HalvedPanel(w, o).upper, HalvedPanel(w, then).upper, w.groups() / 2, before},
           scales_{scales_at(w, o), scales_at(w, then), w.groups() / 2, before} {}
     static const uint8_t* scales_at(const Matrix& w, int64_t o) { return (const uint8_t*)(w.scales + o * w.groups()); }
 };
 
-// The way of multiplying (see product.h), whose results are at most what the product's are.
+// The kernel (see product.h), whose results are at most what the product's are.
 template <class T>
-struct UpperBounds : Lanes<UpperStrip, T> {
+struct UpperBounds : Lanes<UpperPanel, T> {
     int64_t row_bytes() const { return this->w.Quantized::template row_bytes<4>(); }
-    void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* room) const {
-        auto* packed = reinterpret_cast<UpperStrip::Packed*>(room);
+    void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* workspace) const {
+        auto* packed = reinterpret_cast<UpperPanel::Packed*>(workspace);
         for (int64_t u = 0; u < this->units(); u++, packed += last - first)
             for (int64_t a = r; a < end; a++) packed[a - first].set(this->p, a, u);
     }

@@ -1,4 +1,4 @@
-// Bounds of a row's logits by strips, some of which become the logits.
+// Bounds of a row's logits by panels, some of which become the logits.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 #if defined(__AVX512F__)
 
-class LogitStrips {
+class LogitPanels {
   public:
-    LogitStrips(float* logits, int64_t outputs) : logits_(logits), tops_(outputs / STRIP), states_(outputs / STRIP) {
+    LogitPanels(float* logits, int64_t outputs) : logits_(logits), tops_(outputs / PANEL), states_(outputs / PANEL) {
         parallel_ranges(count(), ALONE, [&](int64_t start, int64_t stop) {
             for (int64_t s = start; s < stop; s++) {
-                const float top = maximum(read(logits_ + s * STRIP));
+                const float top = maximum(read(logits_ + s * PANEL));
                 tops_[s] = top == top ? top : INFINITY;
             }
         });
@@ -22,9 +22,9 @@ class LogitStrips {
     // Whether each has a bound.
     bool are_numbers() const { return *std::max_element(tops_.begin(), tops_.end()) < INFINITY; }
 
-    // Of each strip, one thread at a time.
-    void add(int64_t strip) {
-        if (states_[strip] == LEFT) states_[strip] = ADDED;
+    // Of each panel, one thread at a time.
+    void add(int64_t panel) {
+        if (states_[panel] == LEFT) states_[panel] = ADDED;
     }
     // As many with the largest bounds.
     void add_highest(int64_t k) {
@@ -50,14 +50,14 @@ class LogitStrips {
     void leave_out_rest() {
         parallel_ranges(count(), ALONE, [&](int64_t start, int64_t stop) {
             for (int64_t s = start; s < stop; s++)
-                if (states_[s] == LEFT) write(logits_ + s * STRIP, splat(NOWHERE));
+                if (states_[s] == LEFT) write(logits_ + s * PANEL, splat(NOWHERE));
         });
     }
 
     // The k largest of some, in order.
     std::vector<float> largest(const std::vector<int64_t>& some, int64_t k) const {
         std::vector<float> all;
-        for (int64_t s : some) all.insert(all.end(), logits_ + s * STRIP, logits_ + (s + 1) * STRIP);
+        for (int64_t s : some) all.insert(all.end(), logits_ + s * PANEL, logits_ + (s + 1) * PANEL);
         std::partial_sort(all.begin(), all.begin() + k, all.end(), std::greater<float>());
         all.resize(k);
         return all;
@@ -65,8 +65,8 @@ class LogitStrips {
 
   private:
     enum State : char { LEFT, ADDED, TAKEN };
-    static constexpr int64_t ALONE = NUMBERS_ALONE / STRIP;  // what one thread goes through
-    static_assert(STRIP == W, "a strip is a vector");
+    static constexpr int64_t ALONE = NUMBERS_ALONE / PANEL;  // what one thread goes through
+    static_assert(PANEL == W, "a panel is a vector");
     float* logits_;
     std::vector<float> tops_;
     std::vector<State> states_;
@@ -74,11 +74,11 @@ class LogitStrips {
     int64_t count() const { return int64_t(tops_.size()); }
 };
 
-inline std::vector<Range> ranges_of(const std::vector<int64_t>& strips) {
+inline std::vector<Range> ranges_of(const std::vector<int64_t>& panels) {
     std::vector<Range> ranges;
-    for (int64_t s : strips) {
-        if (!ranges.empty() && ranges.back().stop == s * STRIP) ranges.back().stop += STRIP;
-        else ranges.push_back({s * STRIP, (s + 1) * STRIP});
+    for (int64_t s : panels) {
+        if (!ranges.empty() && ranges.back().stop == s * PANEL) ranges.back().stop += PANEL;
+        else ranges.push_back({s * PANEL, (s + 1) * PANEL});
     }
     return ranges;
 }

@@ -1,24 +1,24 @@
-// Quantised weights in tiles by tiles of bfloat16: a strip at a time is unpacked for a whole block of x, and multiplied as
-// strips.h does. A result is that of the dequantised weight, bit for bit.
+// Quantised weights in tiles by tiles of bfloat16: a panel at a time is unpacked for a whole block of x, and multiplied as
+// panels.h does. A result is that of the dequantised weight, bit for bit.
 #pragma once
 
 #include "gemm/halves.h"
-#include "gemm/strips.h"
+#include "gemm/panels.h"
 #include "gemm/unpacked_weight.h"
 
 #if defined(PAGEANT_TILES)
 
-// W, as StripBlock takes it.
+// W, as PanelBlock takes it.
 template <int BITS>
-struct UnpackedStrips : UnpackedWeight<BITS> {
+struct UnpackedPanels : UnpackedWeight<BITS> {
     using UnpackedWeight<BITS>::w;
 
-    // The tiles of outputs o to o + 16; those of `next` are asked for meanwhile. See Strips.
-    template <int ROOM>
-    const char* strip(int64_t o, int64_t next) const {
-        thread_local Scratch<bf16> room;
-        bf16* const tiles = room.take(TILE * w.padded());
-        const StripLines<BITS> ahead(w, std::min(next, this->outputs - TILE));
+    // The tiles of outputs o to o + 16; those of `next` are asked for meanwhile. See Panels.
+    template <int WORKSPACE>
+    const char* panel(int64_t o, int64_t next) const {
+        thread_local Scratch<bf16> workspace;
+        bf16* const tiles = workspace.take(TILE * w.padded());
+        const PanelLines<BITS> ahead(w, std::min(next, this->outputs - TILE));
         const uint8_t* values = this->at(o);
         if (BITS == 8 && w.in_halves()) values = joined(o);
         const bf16* scales = w.scales + o * w.groups();
@@ -34,10 +34,10 @@ struct UnpackedStrips : UnpackedWeight<BITS> {
     static constexpr int64_t BYTES = TILE * UNIT * BITS / 8, LINES = BYTES / TILE_LINE;  // of a unit
     static constexpr int FOURS = GROUP / 4;
 
-    // The strip, in this thread's memory.
+    // The panel, in this thread's memory.
     const uint8_t* joined(int64_t o) const {
 #if defined(__AVX512BW__)
-        return HalvedStrip(w, o).joined();
+        return HalvedPanel(w, o).joined();
 #else
         __builtin_unreachable();  // nobody has halves here
 #endif

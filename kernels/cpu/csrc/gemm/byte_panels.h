@@ -2,13 +2,13 @@
 // group's sum of whole numbers is exact either way, and is scaled and added to those before it in the same order.
 //
 // A group fills half of a tile, and each group's sums are scaled in vectors, which takes longer than the tiles do. Tiles of
-// bfloat16 need no scaling, and have x unrounded: so from many rows on those of unpacked_strips.h are faster, whose bits are
+// bfloat16 need no scaling, and have x unrounded: so from many rows on those of unpacked_panels.h are faster, whose bits are
 // others.
 #pragma once
 
 #include "gemm/byte_pairs.h"
 #include "base/scratch.h"
-#include "gemm/strips.h"
+#include "gemm/panels.h"
 
 #if defined(PAGEANT_BYTE_TILES)
 
@@ -38,7 +38,7 @@ struct ByteTile {
     float scales[2][TILE];
 };
 
-// A strip of W as bytes, and what is fetched meanwhile. Made anew for each strip of a block, for all of whose rows of x it
+// A panel of W as bytes, and what is fetched meanwhile. Made anew for each panel of a block, for all of whose rows of x it
 // then serves.
 template <int BITS>
 class ByteGroups {
@@ -47,14 +47,14 @@ class ByteGroups {
         : units_(w.groups() / 2), values_((const int8_t*)w.values + place.o * w.row_bytes<BITS>()),
           scales_(w.scales + place.o * w.groups()), next_(w, std::min(place.next, place.outputs - TILE)) {
         if constexpr (BITS < 8) values_ = widened((const uint8_t*)values_);
-        else if (w.in_halves()) values_ = (const int8_t*)HalvedStrip(w, place.o).joined();
+        else if (w.in_halves()) values_ = (const int8_t*)HalvedPanel(w, place.o).joined();
     }
     int64_t units() const { return units_; }
     const int8_t* group(int64_t unit, int g) const { return values_ + unit * TILE * UNIT + g * TILE * GROUP; }
     vf scales(int64_t unit, int g) const {
         return group_scales(load<vu>(scales_ + unit * 2 * TILE), g);
     }
-    // Lines of the next strip, of which it has so many to each unit.
+    // Lines of the next panel, of which it has so many to each unit.
     static constexpr int LINES = TILE * UNIT * BITS / 8 / LINE;
     void fetch(int64_t line) const { __builtin_prefetch(next_.line(line), 0, 3); }
 
@@ -62,11 +62,11 @@ class ByteGroups {
     const int64_t units_;
     const int8_t* values_;
     const bf16* scales_;
-    const StripLines<BITS> next_;
+    const PanelLines<BITS> next_;
 
     const int8_t* widened(const uint8_t* from) const {
-        thread_local Scratch<int8_t> room;
-        int8_t* const to = room.take(units_ * TILE * UNIT);
+        thread_local Scratch<int8_t> workspace;
+        int8_t* const to = workspace.take(units_ * TILE * UNIT);
         constexpr int FOURS = GROUP / 4;
         for (int64_t u = 0; u < units_; u++, from += LINES * LINE) {
             vu fifths[2] = {};
@@ -94,8 +94,8 @@ struct ByByteTiles {
     int64_t units() const { return w.groups() / 2; }
     int64_t packed_size(int64_t count) const { return (count + TILE - 1) / TILE * units() * sizeof(ByteTile); }
 
-    void pack(int64_t first, int64_t, int64_t r, int64_t end, uint8_t* room) const {
-        ByteTile* to = reinterpret_cast<ByteTile*>(room) + (r - first) / TILE * units();
+    void pack(int64_t first, int64_t, int64_t r, int64_t end, uint8_t* workspace) const {
+        ByteTile* to = reinterpret_cast<ByteTile*>(workspace) + (r - first) / TILE * units();
         for (int64_t u = 0; u < units(); u++, to++) {
             std::memset(to, 0, sizeof *to);
             for (int64_t a = r; a < end; a++) {
@@ -108,13 +108,13 @@ struct ByByteTiles {
         }
     }
 
-    void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+    void block(const uint8_t* workspace, int64_t r, int64_t end, int64_t start, int64_t stop) const {
         const int64_t down = (end - r + TILE - 1) / TILE;
         use_byte_tiles();
         for (int64_t o = start; o < stop; o += TILE) {
             const ByteGroups<BITS> groups(w, {o, o + TILE < stop ? o + TILE : next_piece(start, stop), p.outputs});
             const int64_t lines = (ByteGroups<BITS>::LINES + down - 1) / down;
-            const ByteTile* x = reinterpret_cast<const ByteTile*>(room);
+            const ByteTile* x = reinterpret_cast<const ByteTile*>(workspace);
             for (int64_t d = 0; d < down; d++, x += units()) {
                 alignas(TILE_LINE) float sums[TILE * TILE];
                 multiply(groups, x, d * lines * units(), lines, sums);
@@ -160,7 +160,7 @@ struct ByByteTiles {
     }
 };
 
-// The way of multiplying (see product.h): by lanes where rows of a block are few. Of 8 bits in halves, or as they are.
+// The kernel (see product.h): by lanes where rows of a block are few. Of 8 bits in halves, or as they are.
 template <int BITS, class T, bool IN_HALVES = false>
 struct LanesOrTiles {
     Lanes<TilesOrHalves<BITS, IN_HALVES>, T> lanes;
@@ -173,20 +173,20 @@ struct LanesOrTiles {
     const void* weights() const { return lanes.weights(); }
     int64_t row_bytes() const { return lanes.row_bytes(); }
     int64_t packed_size(int64_t count) const {
-        return with_way(count, [&](const auto& way) { return way.packed_size(count); });
+        return with_kernel(count, [&](const auto& kernel) { return kernel.packed_size(count); });
     }
-    void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* room) const {
-        with_way(last - first, [&](const auto& way) { way.pack(first, last, r, end, room); });
+    void pack(int64_t first, int64_t last, int64_t r, int64_t end, uint8_t* workspace) const {
+        with_kernel(last - first, [&](const auto& kernel) { kernel.pack(first, last, r, end, workspace); });
     }
-    void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        with_way(end - r, [&](const auto& way) { way.block(room, r, end, start, stop); });
+    void block(const uint8_t* workspace, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        with_kernel(end - r, [&](const auto& kernel) { kernel.block(workspace, r, end, start, stop); });
     }
 
   private:
-    typedef ByPairTiles<T, std::conditional_t<IN_HALVES, HalvedPairStrip, WholePairStrip>> ByPairs;
-    // Calls use(the way of multiplying so many rows).
+    typedef ByPairTiles<T, std::conditional_t<IN_HALVES, HalvedPairPanel, WholePairPanel>> ByPairs;
+    // Calls use(the kernel for so many rows).
     template <class Use>
-    auto with_way(int64_t rows, const Use& use) const {
+    auto with_kernel(int64_t rows, const Use& use) const {
         if (rows <= FEW) return use(lanes);
         if (BITS == 8 && rows <= ByPairs::MOST) return use(ByPairs{p, lanes.w});
         return use(ByByteTiles<BITS, T>{p, lanes.w});

@@ -3,14 +3,14 @@
 #pragma once
 
 #include "base/activations.h"
-#include "gemm/strips.h"
+#include "gemm/panels.h"
 
 #if defined(PAGEANT_TILES)
 
 // A block of rows of x; p has the bias and the outputs of the gated product, `w` twice as many.
 template <class Activation, class Weights>
-class GatedBlock : StripBlock<Weights> {
-    using Base = StripBlock<Weights>;
+class GatedBlock : PanelBlock<Weights> {
+    using Base = PanelBlock<Weights>;
     using Base::p_, Base::w_, Base::along_, Base::down_, Base::rows_, Base::past_caches_, Base::first_row;
     using Pair = typename Base::Pair;
     template <int TILES>
@@ -19,12 +19,12 @@ class GatedBlock : StripBlock<Weights> {
   public:
     using Base::Base;
 
-    // Outputs start to stop; `next` is what this thread comes to then. The strip of gates and that of ups with the same outputs
+    // Outputs start to stop; `next` is what this thread comes to then. The panel of gates and that of ups with the same outputs
     // go together; and where there are 32 outputs, results are made of both pairs, for whole lines of them. Those are made
     // while the next are multiplied: tiles leave vectors idle.
     void multiply(int64_t start, int64_t stop, int64_t next) const {
         use_tiles(rows_, TILE);
-        Sums<4> *left = this->template room<0>(), *right = this->template room<1>();
+        Sums<4> *left = this->template workspace<0>(), *right = this->template workspace<1>();
         Lines lines(*this);
         const auto meanwhile = [&] { lines.some(); };
         for (int64_t o = start; o < stop; o += 2 * TILE) {
@@ -35,14 +35,14 @@ class GatedBlock : StripBlock<Weights> {
                 lines.rest();
                 lines.begin(left[d / 2], wide ? right[d / 2] : nullptr, d, o);
             };
-            const Pair pair{w_.template strip<0>(o, then), w_.template strip<1>(up_of(o), up_of(then)),
+            const Pair pair{w_.template panel<0>(o, then), w_.template panel<1>(up_of(o), up_of(then)),
                             o == start && Base::begins(start, stop)};
-            this->by_two_strips(pair, next_gates, left, meanwhile, [&](int64_t d) {
+            this->by_two_panels(pair, next_gates, left, meanwhile, [&](int64_t d) {
                 if (!wide) finish(d);
             });
             if (wide) {
-                const Pair more{w_.template strip<2>(second, then + TILE), w_.template strip<3>(up_of(second), up_of(then) + TILE)};
-                this->by_two_strips(more, next_ups, right, meanwhile, finish);
+                const Pair more{w_.template panel<2>(second, then + TILE), w_.template panel<3>(up_of(second), up_of(then) + TILE)};
+                this->by_two_panels(more, next_ups, right, meanwhile, finish);
             }
             lines.rest();
         }
@@ -52,7 +52,7 @@ class GatedBlock : StripBlock<Weights> {
   private:
     int64_t up_of(int64_t o) const { return p_.outputs + o; }
 
-    // Of 16 outputs by two tiles of x, as by_two_strips() has them: gates and ups by the first, then by the second.
+    // Of 16 outputs by two tiles of x, as by_two_panels() has them: gates and ups by the first, then by the second.
     typedef const float (*PairSums)[TILE * TILE];
 
     // Results of 16 or, with a right pair, 32 outputs on their way to y.
@@ -108,17 +108,17 @@ class GatedBlock : StripBlock<Weights> {
     }
 };
 
-// The way of multiplying: see product.h.
+// The kernel: see product.h.
 template <class Activation, class Weights>
-struct Gated : ByStrips<Weights> {
-    void block(const uint8_t* room, int64_t r, int64_t end, int64_t start, int64_t stop) const {
-        this->template whole_block<GatedBlock<Activation, Weights>>(room, r, end, start, stop);
+struct Gated : ByPanels<Weights> {
+    void block(const uint8_t* workspace, int64_t r, int64_t end, int64_t start, int64_t stop) const {
+        this->template whole_block<GatedBlock<Activation, Weights>>(workspace, r, end, start, stop);
     }
 };
 
 // `activation` is one of Python's.
 template <class Weights>
-void multiply_gated(const ByStrips<Weights>& way, int64_t activation) {
-    with_activation(activation, [&](auto act) { multiply(Gated<decltype(act), Weights>{way}); });
+void multiply_gated(const ByPanels<Weights>& kernel, int64_t activation) {
+    with_activation(activation, [&](auto act) { multiply(Gated<decltype(act), Weights>{kernel}); });
 }
 #endif

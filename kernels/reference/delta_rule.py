@@ -1,0 +1,58 @@
+"""The gated delta rule (Yang et al., 2024), and the short convolution before it.
+
+Each head keeps a matrix S, [key_dim, value_dim], float32. A token with key k, value v, decay g and strength b changes
+it to S' = exp(g) S + k (b (v - exp(g) S^T k))^T, and its query q reads S'^T q. Keys and queries have length one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu
+
+__all__ = ["causal_conv", "gated_delta_rule", "unit_heads"]
+
+
+def causal_conv(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the SiLU of a causal convolution of each channel, [b, n, C] in x's dtype.
+
+    x: [b, K - 1 + n, C], with the K - 1 inputs before the n tokens. weight: [C, K]. Sums are in float32, in the order
+    of the kernel, so that a token's numbers do not depend on how many are computed with it.
+    """
+    kernel = weight.shape[1]
+    count = x.shape[1] - kernel + 1
+    taps = weight.float().unbind(1)
+    total = x[:, :count].float() * taps[0]
+    for place in range(1, kernel):
+        total += x[:, place : place + count].float() * taps[place]
+    return silu(total).to(x.dtype)
+
+
+def unit_heads(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """Return heads [..., D], in float32, divided by their lengths."""
+    x = x.float()
+    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)
+
+
+def gated_delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, strength: Tensor, state: Tensor
+) -> Tensor:
+    """Return what queries read, float32 [b, n, H, value_dim], token after token. Mutates the state.
+
+    Each of b sequences has n tokens. query, key: float32 [b, n, Hk, key_dim], of length one. value: float32
+    [b, n, H, value_dim]; H is a multiple of Hk, and so many neighbours share a key. decay: float32 [b, n, H],
+    logarithms, at most 0. strength: float32 [b, n, H]. state: float32 [b, H, key_dim, value_dim].
+    """
+    group = value.shape[2] // key.shape[2]
+    scale = query.shape[-1] ** -0.5
+    factors = decay.exp()[..., None, None]
+    read = torch.empty_like(value)
+    for token in range(value.shape[1]):
+        k = key[:, token].repeat_interleave(group, dim=1)[..., None]
+        q = (query[:, token] * scale).repeat_interleave(group, dim=1)[..., None]
+        state *= factors[:, token]
+        known = (state * k).sum(-2)
+        change = (value[:, token] - known) * strength[:, token, :, None]
+        state += k * change[..., None, :]
+        read[:, token] = (state * q).sum(-2)
+    return read
