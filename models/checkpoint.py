@@ -95,6 +95,14 @@ class Checkpoint:
             raise self._config.wrong("architectures", self.architecture.name, "one that GGUF files can have")
         return names
 
+    @property
+    def drafting(self) -> list[str]:
+        """Names of tensors of layers that only draft (MTP), behind those that the configuration counts."""
+        if self.names is None or not self.names.ignores_later_layers:
+            return []
+        num_layers = self.decoder_spec().num_layers
+        return [name for name in self.tensors if self.names.only_drafts(name, num_layers)]
+
     def spec(self) -> ModelSpec:
         """Return what config.json says: a `DecoderSpec` where there is an architecture."""
         if self.architecture is None:
@@ -171,7 +179,7 @@ class Checkpoint:
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
         """The tokens that end a text: generation_config.json's, else config.json's; maybe none."""
-        for config in (self.generation_config, self.config):
+        for config in (self.generation_config, self.config, self._config.section("text_config").values):
             value = config.get("eos_token_id")
             if value is not None:
                 return self._known(_token_ids(self.path, value))
@@ -373,7 +381,7 @@ def _is_superseded(config: Config) -> bool:
     It is passed over, as transformers does with code that it is not told to trust.
     """
     named = str(config.section("auto_map").values.get("AutoModelForCausalLM", "")).rpartition(".")[2]
-    return named in architectures.ARCHITECTURES and config.texts("architectures")[:1] == (named,)
+    return architectures.known(named) is not None and config.texts("architectures")[:1] == (named,)
 
 
 def _token_ids(path: Path, value: object) -> tuple[int, ...]:

@@ -13,12 +13,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits
+from pageant.kernels.base import AttentionBatch, Kernels, KVCache, NeededLogits, Span
 from pageant.kernels.collectives.base import Collectives
 from pageant.kernels.collectives.stage_links import StageLinks
 from pageant.kernels.tiled import LinearWeight
 from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
+from pageant.models.recurrent_states import RecurrentStates
 from pageant.models.spec import ModelSpec
 
 __all__ = ["Decoder", "Embedded", "Wanted"]
@@ -31,7 +32,18 @@ class Embedded:
     tokens: Tensor
     """int64 [n], of the step's T."""
     rows: Tensor
-    """[n, hidden_size], in the decoder's dtype."""
+    """[n, width], in the decoder's dtype. Behind the first hidden_size columns are those that are added to what the
+    first layers leave, layer by layer (deepstack)."""
+
+    images: tuple[Span, ...] = ()
+    """Those of the tokens that attend to each other both ways."""
+
+    def add_after(self, layer: int, hidden: Tensor) -> None:
+        """Add to hidden, float [T, hidden_size], what belongs there after a layer, if anything does. Mutates it."""
+        size = hidden.shape[1]
+        first = (layer + 1) * size
+        if first < self.rows.shape[1]:
+            hidden[self.tokens] += self.rows[:, first : first + size]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +88,9 @@ class Decoder(Protocol):
     kv_dtype: torch.dtype
     """Of the KV caches that `allocate_kv_caches` returns; `dtype` at first."""
 
+    states: RecurrentStates | None
+    """The states of recurrent layers; None where no layer is."""
+
     @property
     def spec(self) -> ModelSpec:
         """The sizes that the engine needs to know."""
@@ -119,7 +134,8 @@ class Decoder(Protocol):
         token_types: Tensor | None = None,
     ) -> Tensor:
         """Return [T, hidden_size], after the final norm, for token_ids and positions int64 [T]; of the tokens that are
-        `wanted`, if that is given, [D, hidden_size]. Some tokens may be `embedded` otherwise than by their ids.
+        `wanted`, if that is given, [D, hidden_size]. Where rotations have sections, positions may be int64 [3, T], by
+        time, height and width. Some tokens may be `embedded` otherwise than by their ids.
         `token_types`, int64 [T], are read by models that have such, and are 0 without.
 
         Positions are below the spec's max_model_len. Mutates each layer's cache at its group's slots in the batch;

@@ -41,6 +41,7 @@ from pageant.models.foreign_attention import (
 from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.proof import prove, reference_logits
+from pageant.models.recurrent_states import RecurrentStates
 from pageant.models.spec import ModelSpec
 
 __all__ = ["FallbackDecoder", "load_fallback"]
@@ -68,6 +69,7 @@ class FallbackDecoder:
         self.num_bytes = _num_bytes(model)
         self._layers = layers
         self.windows = layers.windows
+        self.states: RecurrentStates | None = None
         self.groups = LayerGroups.one(layers.windows)
         self.kv_dtype: torch.dtype = model.dtype
         self._step = PagedStep(kernels)

@@ -1,5 +1,9 @@
 """Layers that share blocks of the KV cache, so that those with a window can give theirs back.
 
+Only layers that attend are counted here. States of recurrent layers lie in blocks of further groups: the block of a
+position holds the states after the last token up to there that was computed. So they come from the same pool, and a
+block that is full keeps the states at its end.
+
 A block holds the keys and values of `block_size` tokens in all layers of one group. All groups have as many layers, so
 that all blocks are as large and come from one pool: that of the kind of layers of which there are fewest (after vLLM's
 hybrid KV cache manager). A group that lacks layers leaves its blocks partly empty.
@@ -10,11 +14,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pageant.kernels.base import AttentionBatch, KVCache
 
-__all__ = ["LayerGroups"]
+__all__ = ["STATE_WINDOW", "LayerGroups"]
+
+STATE_WINDOW = 2
+"""The window of groups with states, in tokens: a token needs the states after the one before it."""
 
 _GROUPS_MAX = 12  # each costs a block, and its bookkeeping, for every `block_size` tokens of a sequence
 
@@ -29,11 +36,17 @@ class LayerGroups:
     """Each layer's group."""
     places: tuple[int, ...]
     """Each layer's place among those of its group."""
+    num_states: int = 0
+    """How many of the groups, the last ones, hold states of recurrent layers."""
 
     @property
     def layers_per_block(self) -> int:
         """Return how many layers the largest group has."""
         return max(self.places) + 1
+
+    def with_states(self, count: int) -> LayerGroups:
+        """Return these groups, and behind them so many that hold states."""
+        return replace(self, windows=(*self.windows, *(STATE_WINDOW,) * count), num_states=count)
 
     def in_order(
         self, batches: Sequence[AttentionBatch], caches: Sequence[KVCache]

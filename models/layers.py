@@ -9,7 +9,10 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, Kernels, KVCache
 from pageant.models.attention import Attention
 from pageant.models.decoder import Wanted
+from pageant.models.delta_net import DeltaNet
+from pageant.models.encoder_attention import EncoderAttention
 from pageant.models.joint import Joint
+from pageant.models.latent_attention import LatentAttention
 from pageant.models.mlp import make_mlp
 from pageant.models.norm import Norm
 from pageant.models.spec import DecoderSpec, LayerSpec
@@ -41,11 +44,24 @@ class DecoderLayer:
         kernels: Kernels,
         joint: Joint | None = None,
     ) -> None:
-        attention = Attention(spec, layer.window, rotary, weights, kernels, joint)
+        self.rope = layer.rope
+        attention: Attention | LatentAttention | DeltaNet
+        if layer.delta_net is not None:
+            attention = DeltaNet(layer.delta_net, spec.norm, weights, kernels)
+        else:
+            kind = Attention if spec.attention.latent is None else LatentAttention
+            attention = self.attention = kind(spec, layer.window, rotary, weights, kernels, joint)
         self._attention = _scaled(attention, spec.residual_scale)
         mlp = make_mlp(layer, weights, kernels, joint)
         self._mlp = _scaled(mlp, spec.residual_scale)
         self.projections = {**attention.projections, **mlp.projections}
+        self.to_encoder = None
+        if spec.encoder_rows is not None:
+            assert spec.arrangement == "pre_norm" and joint is None, (
+                "no family has another, and none is shared out"
+            )
+            self._encoder_norm = Norm(spec.norm, "encoder_norm", weights, kernels)
+            self.to_encoder = EncoderAttention(spec, weights, kernels)
         if spec.arrangement != "post_norm":
             if layer.attention_norm:
                 self._attention_norm = Norm(spec.norm, "attention_norm", weights, kernels)
@@ -54,6 +70,8 @@ class DecoderLayer:
             self._post_attention_norm = Norm(spec.norm, "post_attention_norm", weights, kernels)
             self._post_mlp_norm = Norm(spec.norm, "post_mlp_norm", weights, kernels)
         self.forward = getattr(self, f"_{spec.arrangement}" if layer.attention_norm else "_pre_norm_of_mlp")
+        if self.to_encoder is not None:
+            self.forward = self._pre_norm_with_encoder
 
     def _pre_norm(
         self,
@@ -81,6 +99,24 @@ class DecoderLayer:
         stream = hidden if residual is None else hidden + residual
         attended = self._attention(stream, positions, batch, kv_cache, wanted)
         normed, residual = self._mlp_norm.add(attended, _of(stream, wanted))
+        return self._mlp(normed), residual
+
+    def _pre_norm_with_encoder(
+        self,
+        hidden: Tensor,
+        residual: Tensor | None,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_cache: KVCache,
+        wanted: Wanted | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        assert self.to_encoder is not None and wanted is None, (
+            "all tokens of a step attend to the encoder's rows"
+        )
+        normed, residual = self._attention_norm.add(hidden, residual)
+        attended = self._attention(normed, positions, batch, kv_cache)
+        normed, residual = self._encoder_norm.add(attended, residual)
+        normed, residual = self._mlp_norm.add(self.to_encoder(normed), residual)
         return self._mlp(normed), residual
 
     def _sum_norm(

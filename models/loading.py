@@ -16,6 +16,7 @@ from pageant.kernels.tiled import TiledWeight
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
 from pageant.models.errors import CheckpointError
+from pageant.models.hearing_decoder import HearingDecoder
 from pageant.models.mapped_files import MappedFiles
 from pageant.models.native import NativeDecoder
 from pageant.models.placing import as_rows, fill_plain
@@ -90,11 +91,19 @@ def load_decoder(
 
         return load_fallback(checkpoint, torch_dtype, torch.device(device), kernels, progress)
     spec, places = checkpoint.decoder()
+    if spec.attention.latent is not None and kernels.name == "triton":
+        raise CheckpointError(
+            checkpoint.path,
+            f"latent attention on {device}, which the triton kernels do not compute in this version",
+            "a CPU, or the reference kernels",
+            "Place the executor on a CPU.",
+        )
     if spec.tie_word_embeddings:
         _check_tied_head(checkpoint, places)
     ready = checkpoint.ready
     forms = None if ready is None else ready.forms
-    decoder = NativeDecoder(
+    kind = NativeDecoder if spec.encoder_rows is None else HearingDecoder
+    decoder = kind(
         spec, torch_dtype, device, kernels, max_model_len, quantization, head_quantization, forms, shard
     )
     items = list(_items(checkpoint, places))
@@ -103,6 +112,9 @@ def load_decoder(
         _load_part(decoder, some, report, lambda place: pieces(spec, shard, place))
     if ready is not None:
         log.info("%s: %s", checkpoint.path.name, ready.description)
+    if checkpoint.drafting:
+        count = len(checkpoint.drafting)
+        log.info("%s: %d tensors of layers that only draft (MTP) are ignored", checkpoint.path.name, count)
     return decoder
 
 

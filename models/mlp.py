@@ -101,8 +101,21 @@ class MixtureOfExperts:
         """Return the weights and the numbers of each token's experts, [T, top_k] each."""
         spec, kernels = self._spec, self._kernels
         if self._correction is None:
-            logits = kernels.linear(x, self._router, self._router_bias)
-            return kernels.route(logits, spec.top_k, spec.normalise)
+            logits = (
+                kernels.logits(x, self._router)
+                if spec.exact_router
+                else kernels.linear(x, self._router, self._router_bias)
+            )
+            if spec.groups == 1 and spec.scale == 1:
+                return kernels.route(logits, spec.top_k, spec.normalise)
+            return kernels.route_in_groups(
+                logits,
+                spec.top_k,
+                spec.normalise,
+                scale=spec.scale,
+                groups=spec.groups,
+                groups_kept=spec.groups_kept,
+            )
         return kernels.route_by_sigmoid(
             kernels.logits(x, self._router),
             self._correction,

@@ -8,6 +8,21 @@ Besides the modules of `weights`, a name on our side may be a part of one:
     expert_gate, expert_up    rows of one expert in `expert_gate_up`
     expert_gate_and_up        all of them, a row of gate and one of up in turn
     shared_gate, shared_up    rows of `shared_gate_up`
+
+Where tokens attend to the rows of an encoder, there are besides:
+
+    encoder_key, encoder_value    rows of `encoder_kv`
+
+Where keys and values are made of latents, there are, in place of `qkv`:
+
+    query_from_stream         all of `query`, where queries are made of the layer's input
+    query_from_latent         all of `query`, where they are made of the latent that `query_latent` makes
+    latent                    rows of the latent of keys and values, then of the key that is turned
+    heads                     rows of each head's key, then of its value, made of the latent
+
+Where a layer is a gated DeltaNet, there are `delta_qkvz` and `delta_ba`, by key head, or rows of these:
+
+    delta_qkv, delta_z        of `delta_qkvz`         delta_b, delta_a    of `delta_ba`
 """
 
 from __future__ import annotations
@@ -52,6 +67,8 @@ class Names:
     """Whether those of experts are."""
     rotates_pairs: bool = False
     """Whether rows of queries and keys are saved so that those which are turned together are neighbours."""
+    without_bias: tuple[str, ...] = ()
+    """Parts that a checkpoint has no biases of, where the other parts of their module have some: theirs are zero."""
     norm_offset: float = 0.0
     """What the family adds to the weights of its norms when it uses them."""
 
@@ -67,8 +84,14 @@ class Names:
 
     def is_ignored(self, name: str, num_layers: int) -> bool:
         """Tell whether a tensor of a checkpoint of so many layers is superfluous. name: a canonical one."""
-        if name.endswith(self.ignored) or name.startswith(self.ignored_modules):
-            return True
+        return (
+            name.endswith(self.ignored)
+            or name.startswith(self.ignored_modules)
+            or self.only_drafts(name, num_layers)
+        )
+
+    def only_drafts(self, name: str, num_layers: int) -> bool:
+        """Tell whether a tensor is of a layer behind the last that counts. name: a canonical one."""
         prefix, _, suffix = self.layer_prefix.partition("{layer}")
         if not self.ignores_later_layers or not name.startswith(prefix):
             return False
@@ -106,7 +129,7 @@ class Names:
     ) -> Iterator[tuple[str, Place]]:
         for theirs, ours in names.items():
             part = parts.get(ours)
-            for suffix in ("weight", "bias"):
+            for suffix in ("weight",) if ours in self.without_bias else ("weight", "bias"):
                 name = f"{part.module if part else ours}.{suffix}"
                 if name in shapes:
                     yield from self._places(f"{theirs}.{suffix}", name, shapes[name], part, layer)
@@ -124,7 +147,7 @@ class Names:
         transposed = is_transposed and layer is not None and len(shape) == 2
         paired_heads = None
         if part is not None:
-            paired_heads = 1 if part.in_pairs else part.heads if self.rotates_pairs else None
+            paired_heads = part.paired_heads or (part.heads if self.rotates_pairs else None)
         for expert in experts:
             yield (
                 theirs.format(expert=expert),
@@ -137,6 +160,7 @@ class Names:
                     transposed=transposed,
                     interleaved_heads=part.interleaved_heads if part is not None else None,
                     paired_heads=paired_heads,
+                    paired_from=part.paired_from if part is not None else 0,
                     plus=self.norm_offset if name.endswith("norm.weight") else 0.0,
                 ),
             )

@@ -14,7 +14,8 @@ from pageant.kernels.halves import HALVED_INPUTS_MAX
 from pageant.kernels.memory import Pages
 from pageant.kernels.quantized import Bits, QuantizedWeight, Weight, empty_quantized
 from pageant.kernels.tiled import LinearWeight, TiledWeight, empty_tiled, fit_tiles
-from pageant.models.both_ways import look_both_ways, wanted_both_ways
+from pageant.models.axis_rotation import AxisRotation
+from pageant.models.both_ways import look_both_ways, look_within, wanted_both_ways
 from pageant.models.decoder import Embedded, Wanted
 from pageant.models.joint import Joint
 from pageant.models.kv_cache import KVLayout
@@ -24,9 +25,17 @@ from pageant.models.norm import Norm
 from pageant.models.placing import view_of
 from pageant.models.projection import Projection
 from pageant.models.quantization import Quantization, quantized_bits
-from pageant.models.ready.weights import Form, Key
+from pageant.models.ready.weights import Form, Key, forms_of_layers
+from pageant.models.recurrent_states import RecurrentStates
 from pageant.models.rotary import rotary_table
-from pageant.models.sharding import ExpertSharing, Shard, is_segmented, local_spec, segment_names
+from pageant.models.sharding import (
+    ExpertSharing,
+    Shard,
+    is_segmented,
+    local_spec,
+    segment_names,
+    segment_shape,
+)
 from pageant.models.spec import DecoderSpec, LayerSpec
 from pageant.models.weights import Place, head_name, is_float32, layer_parts, layer_shapes, model_shapes
 
@@ -57,7 +66,7 @@ class NativeDecoder:
         those that come quantised in the forms of their checkpoint. With `shard`, they are those of a rank's share
         of the model that the spec describes.
         """
-        self.windows = tuple(layer.window for layer in spec.layers)
+        self.windows = tuple(layer.window for layer in spec.layers if layer.delta_net is None)
         self.shard, self._joint = shard, None
         self._experts: ExpertSharing = "cut" if shard is None else shard.experts
         self._own_layers = range(spec.num_layers)
@@ -73,12 +82,13 @@ class NativeDecoder:
         self.device = torch.device(device)
         self.kernels = kernels
         self._quantization, self._head_quantization = quantization, head_quantization
-        self._forms = _of_layers(forms or {}, self._own_layers)
+        self._forms = forms_of_layers(forms or {}, self._own_layers)
         self._links: StageLinks | None = None
         self.taps: tuple[int, ...] = ()
         self.tapped: Tensor | None = None
         self.groups = LayerGroups.one(self.windows) if spec.is_causal else LayerGroups.scratch(self.windows)
         self.kv_dtype = dtype
+        self.states = RecurrentStates(spec, dtype) if spec.is_recurrent else None
         self._pages = Pages(self.device)
         shapes = model_shapes(spec)
         head = head_name(spec) if spec.has_head else ""
@@ -97,6 +107,7 @@ class NativeDecoder:
             )
             for layer, weights in zip(spec.layers, self._layer_weights, strict=True)
         ]
+        self._axis_rotation = AxisRotation(self._layers, tables)
         self._final_norm = self._embedding_norm = None
         if spec.ends and spec.arrangement != "sum_norm":
             self._final_norm = Norm(spec.norm, "final_norm", self._weights, kernels)
@@ -121,7 +132,7 @@ class NativeDecoder:
 
     @groups.setter
     def groups(self, groups: LayerGroups) -> None:
-        is_whole = len(self._own_layers) == len(self.windows)
+        is_whole = self.shard is None or len(self._own_layers) == len(self.windows)
         self._groups, self._own_groups = groups, groups if is_whole else groups.part(self._own_layers)
 
     def forward(
@@ -135,6 +146,22 @@ class NativeDecoder:
         token_types: Tensor | None = None,
     ) -> Tensor:
         """See `Decoder.forward`."""
+        if positions.dim() == 2:
+            with self._axis_rotation.by(positions):
+                own = torch.arange(len(token_ids), device=self.device)
+                return self._forward(token_ids, own, batch, kv_caches, wanted, embedded, token_types)
+        return self._forward(token_ids, positions, batch, kv_caches, wanted, embedded, token_types)
+
+    def _forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_caches: Sequence[KVCache],
+        wanted: Wanted | None,
+        embedded: Embedded | None,
+        token_types: Tensor | None,
+    ) -> Tensor:
         residual: Tensor | None = None
         if self.spec.begins:
             hidden = self._embed(token_ids, positions, embedded, token_types)
@@ -143,8 +170,12 @@ class NativeDecoder:
         tapped = []
         last = len(self._layers) - 1
         places = self._own_groups.in_order(batch.groups, kv_caches)
+        if self.states is not None:
+            places = self.states.between(places, batch, kv_caches, self.groups)
         if not self.spec.ends:
             wanted = None  # the next stage has layers that read all tokens
+        if embedded is not None and embedded.images:
+            places = look_within(embedded.images, places, self.windows)
         if not self.spec.is_causal:
             places = look_both_ways(places, self.windows)
             wanted = wanted_both_ways(wanted, self.windows[last])
@@ -154,6 +185,8 @@ class NativeDecoder:
                 tapped.extend([stream] * self.taps.count(index))
             of_this = wanted if index == last else None
             hidden, residual = layer.forward(hidden, residual, positions, of_group, kv_cache, of_this)
+            if embedded is not None:
+                embedded.add_after(index, hidden)
         self.tapped = torch.cat(tapped, dim=1) if tapped else None
         if not self.spec.ends:
             return self._pass_on(hidden, residual)
@@ -185,11 +218,11 @@ class NativeDecoder:
     ) -> Tensor:
         hidden = self._embed_ids(token_ids)
         if embedded is not None and self.spec.scales_given_embeddings:
-            hidden[embedded.tokens] = embedded.rows
+            hidden[embedded.tokens] = embedded.rows[:, : self.spec.hidden_size]
         if self._embedding_scale is not None:
             hidden *= self._embedding_scale
         if embedded is not None and not self.spec.scales_given_embeddings:
-            hidden[embedded.tokens] = embedded.rows
+            hidden[embedded.tokens] = embedded.rows[:, : self.spec.hidden_size]
         if self.spec.learned_positions:
             rows = positions + self.spec.position_offset if self.spec.position_offset else positions
             hidden += self.kernels.embed(rows, self._weights["position_embedding.weight"], self.dtype)
@@ -235,17 +268,21 @@ class NativeDecoder:
     @property
     def kv_layout(self) -> KVLayout:
         """See `Decoder.kv_layout`."""
-        attention = self.spec.attention
-        layers = self._own_groups.layers_per_block
-        return KVLayout(layers, attention.num_kv_heads, attention.head_dim, self.kv_dtype)
+        return KVLayout.of(self.spec.attention, self._own_groups.layers_per_block, self.kv_dtype)
 
     def kv_bytes_per_block(self, block_size: int) -> int:
         """See `Decoder.kv_bytes_per_block`."""
-        return self.kv_layout.bytes_per_block(block_size)
+        size = self.kv_layout.bytes_per_block(block_size)
+        if self.states is not None and not self.groups.num_states:
+            size += self.states.bytes_beside
+        return size
 
     def allocate_kv_caches(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """See `Decoder.allocate_kv_caches`."""
-        return self.kv_layout.allocate(num_blocks, block_size, self.device)
+        caches = self.kv_layout.allocate(num_blocks, block_size, self.device)
+        if self.states is not None and not self.groups.num_states:
+            caches += self.states.allocate_beside(num_blocks, self.device)
+        return caches
 
     def weight(self, place: Place) -> LinearWeight:
         """Return the view of the weights that a checkpoint's tensor belongs in; see `view_of`."""
@@ -273,6 +310,8 @@ class NativeDecoder:
     def forget(self) -> None:
         """See `Decoder.forget`."""
         self.tapped = None
+        if self.states is not None:
+            self.states.forget()
 
     @property
     def projections(self) -> dict[tuple[int, str], Projection]:
@@ -301,7 +340,7 @@ class NativeDecoder:
             key, rows = (number, name), [part.rows for part in parts if name == f"{part.module}.weight"]
             names = [name]
             if segments > 1 and is_segmented(name, self._experts):
-                shape, rows = _of_segment(name, shape, segments), [count // segments for count in rows]
+                shape, rows = segment_shape(name, shape, segments), [count // segments for count in rows]
                 names = segment_names(name, segments)
             for one in names:
                 weights[one] = self._empty_in_tiles(key, shape, rows) or self._empty(key, shape, rows)
@@ -326,6 +365,8 @@ class NativeDecoder:
         where they are tied.
         """
         if len(shape) != 2 or self.dtype not in self.kernels.tiled_dtypes or is_float32(self.spec, key[1]):
+            return None
+        if key[1] == "heads.weight":  # multiplied from both sides
             return None
         if self._bits(key) is not None or not self._fits(shape, parts):
             return None
@@ -356,22 +397,3 @@ class NativeDecoder:
         rows = [shape[-2], *parts]
         is_stack = len(shape) == 3
         return fit_tiles(rows, shape[-1]) and (not is_stack or all(fit_tiles([], count) for count in rows))
-
-
-def _of_layers(forms: Mapping[Key, Form], layers: range) -> dict[Key, Form]:
-    """Return the forms of some of the layers, which are numbered anew, and of what is outside of layers."""
-    return {
-        (None if layer is None else layer - layers.start, name): form
-        for (layer, name), form in forms.items()
-        if layer is None or layer in layers
-    }
-
-
-def _of_segment(name: str, shape: tuple[int, ...], segments: int) -> tuple[int, ...]:
-    """Return the shape of one segment of a tensor: fewer rows of what feeds experts, else fewer inputs."""
-    if name == "expert_gate_up.bias":
-        return (*shape[:-1], shape[-1] // segments)
-    *outer, rows, inputs = shape
-    if name.startswith("expert_gate_up"):
-        return (*outer, rows // segments, inputs)
-    return (*outer, rows, inputs // segments)

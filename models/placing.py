@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from pageant.kernels.quantized import QuantizedWeight
 from pageant.kernels.tiled import LinearWeight, TiledWeight
 from pageant.models.weights import Place
 
-__all__ = ["as_rows", "fill_plain", "view_of"]
+__all__ = ["as_rows", "fill_plain", "unpaired_rows", "view_of"]
 
 
 def view_of(whole: LinearWeight, place: Place) -> LinearWeight:
@@ -47,7 +48,17 @@ def as_rows(tensor: Tensor, place: Place) -> Tensor:
     See `Place.interleaved_heads` and `Place.paired_heads`.
     """
     if place.paired_heads is not None:
-        return tensor.reshape(place.paired_heads, -1, 2, *tensor.shape[1:]).transpose(1, 2).flatten(0, 2)
+        return tensor[unpaired_rows(len(tensor), place.paired_heads, place.paired_from)]
     if place.interleaved_heads is None:
         return tensor
     return tensor.view(place.interleaved_heads, 3, -1, *tensor.shape[1:]).transpose(0, 1).flatten(0, 2)
+
+
+def unpaired_rows(count: int, heads: int, first: int) -> Tensor:
+    """Return the order in which `count` rows of so many heads are no longer in pairs, int64 [count].
+
+    first: the first row of each head that is in pairs.
+    """
+    rows = torch.arange(count).view(heads, -1)
+    halves = rows[:, first:].reshape(heads, -1, 2).transpose(1, 2).flatten(1)
+    return torch.cat((rows[:, :first], halves), dim=1).flatten()

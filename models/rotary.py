@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pageant.models.spec import LinearScaling, Llama3Scaling, LongRopeScaling, RopeSpec, YarnScaling
 
-__all__ = ["rotary_table"]
+__all__ = ["rotary_axes", "rotary_table", "table_of_step"]
 
 
 def rotary_table(rope: RopeSpec, num_positions: int, device: torch.device) -> Tensor:
@@ -22,6 +22,29 @@ def rotary_table(rope: RopeSpec, num_positions: int, device: torch.device) -> Te
     if isinstance(rope.scaling, YarnScaling | LongRopeScaling):
         table *= rope.scaling.attention_factor
     return table.to(device)
+
+
+def rotary_axes(rope: RopeSpec, device: torch.device) -> Tensor:
+    """Return int64 [rotary_dim / 2]: whether each frequency turns by time, height or width: 0, 1 or 2."""
+    assert rope.sections is not None, "all frequencies turn by one position"
+    if not rope.interleaved:
+        return torch.repeat_interleave(torch.arange(3), torch.tensor(rope.sections)).to(device)
+    axes = torch.zeros(rope.rotary_dim // 2, dtype=torch.int64)
+    for axis in (1, 2):
+        axes[axis : 3 * rope.sections[axis] : 3] = axis
+    return axes.to(device)
+
+
+def table_of_step(table: Tensor, axes: Tensor, positions: Tensor) -> Tensor:
+    """Return the table of a step whose tokens have positions int64 [3, T]: float32 [T, rotary_dim], a row a token.
+
+    Args:
+        table: float32 [num_positions, rotary_dim]; see `rotary_table`.
+        axes: int64 [rotary_dim / 2]; see `rotary_axes`.
+    """
+    half = torch.arange(len(axes), device=table.device)
+    rows = table.view(len(table), 2, -1)[positions]  # [3, T, 2, rotary_dim / 2]
+    return rows[axes, :, :, half].permute(1, 2, 0).flatten(1)
 
 
 def _frequencies(rope: RopeSpec, num_positions: int) -> Tensor:

@@ -24,6 +24,7 @@ __all__ = [
     "pieces",
     "segment_name",
     "segment_names",
+    "segment_shape",
 ]
 
 ExpertSharing = Literal["cut", "whole", "exact"]
@@ -106,6 +107,16 @@ def segment_name(name: str, segment: int) -> str:
     """Return the name of one segment of a tensor of `weights`."""
     module, _, kind = name.rpartition(".")
     return f"{module}.segment{segment}.{kind}"
+
+
+def segment_shape(name: str, shape: tuple[int, ...], segments: int) -> tuple[int, ...]:
+    """Return the shape of one segment of a tensor: fewer rows of what feeds experts, else fewer inputs."""
+    if name == "expert_gate_up.bias":
+        return (*shape[:-1], shape[-1] // segments)
+    *outer, rows, inputs = shape
+    if name.startswith("expert_gate_up"):
+        return (*outer, rows // segments, inputs)
+    return (*outer, rows, inputs // segments)
 
 
 def padded_vocabulary(vocab_size: int, ranks: int) -> int:
@@ -243,6 +254,8 @@ def _row_ranges(spec: DecoderSpec, shard: Shard, place: Place, module: str) -> l
         return [(start, stop)]
     if module == "qkv":
         return _qkv_ranges(spec.attention, shard)
+    if module in ("query", "heads"):  # latents are whole on each rank
+        return [shard.part(place.outputs)]
     if module == "sinks":
         return [shard.part(spec.attention.num_heads)]
     size = _inner_size(spec, place, module)
@@ -267,7 +280,7 @@ def _qkv_ranges(attention: AttentionSpec, shard: Shard) -> list[Range]:
 def _columns(spec: DecoderSpec, shard: Shard, place: Place, module: str) -> Range | None:
     """Return a rank's columns of one of the model's matrices; None is all."""
     if module == "o":
-        return shard.part(spec.attention.query_size)
+        return shard.part(spec.attention.output_size)
     size = _inner_size(spec, place, module)
     return shard.part(size) if size is not None and module.endswith("down") else None
 

@@ -52,6 +52,8 @@ def _objection_to_kind(checkpoint: Checkpoint) -> str:
     if checkpoint.architecture is None:
         names = checkpoint.config.get("architectures") or ["?"]
         return f"{names[0]} runs on transformers' own code, which is whole; expected 1"
+    if checkpoint.decoder_spec().is_recurrent:
+        return "models with recurrent layers are not shared out in this version; expected 1"
     if checkpoint.pooling is not None:
         return "models whose hidden states are pooled are not shared out in this version; expected 1"
     return ""
@@ -80,7 +82,7 @@ def objection_to(
     if objection := _objection_to_ranks(spec, ranks, experts):
         return objection
     for what, size in {
-        "all heads together": spec.attention.query_size,
+        "all heads together": spec.attention.output_size,
         **_inner_sizes(spec, experts),
     }.items():
         if segments is not None and size % (INPUTS * segments):
@@ -106,7 +108,7 @@ def _objection_to_ranks(spec: DecoderSpec, ranks: int, experts: ExpertSharing) -
         return "the norm of queries and keys is over all heads at once; expected 1"
     if experts != "cut" and (objection := _objection_to_experts(spec, ranks)):
         return objection
-    inputs = {"all heads together": attention.query_size, **_inner_sizes(spec, experts)}
+    inputs = {"all heads together": attention.output_size, **_inner_sizes(spec, experts)}
     for what, size in inputs.items():
         if size % (INPUTS * ranks):
             fitting = _listed(one for one in _divisors(heads) if size % (INPUTS * one) == 0)

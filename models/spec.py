@@ -9,7 +9,9 @@ __all__ = [
     "Activation",
     "AttentionSpec",
     "DecoderSpec",
+    "DeltaNetSpec",
     "ExpertActivation",
+    "LatentSpec",
     "LayerSpec",
     "LinearScaling",
     "Llama3Scaling",
@@ -100,6 +102,39 @@ class RopeSpec:
     rotary_dim: int
     """How many of a head's elements are turned, the first ones; even."""
     scaling: RopeScaling | None = None
+    sections: tuple[int, int, int] | None = None
+    """How many frequencies turn by positions in time, height and width, where images have such (M-RoPE); None is all
+    by one position."""
+    interleaved: bool = False
+    """Whether these take turns, frequency by frequency, and do not follow one another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads are made of one latent a token.
+
+    The cache holds that latent, and one key that is turned by its position and that all heads share.
+    """
+
+    rank: int
+    """Width of the latent of keys and values."""
+    rotary: int
+    """How many elements of a head are turned; the last ones of a query."""
+    plain: int
+    """How many elements of a head's query and key are not turned; the first ones of a query."""
+    value: int
+    """Width of a head's values."""
+    query_rank: int | None = None
+    """Width of the latent that queries are made of; None where they are made of the layer's input."""
+    in_pairs: bool = True
+    """Whether a checkpoint has the elements that are turned together side by side."""
+    eps: float = 1e-6
+    """Of the norms of latents, which the configuration says nothing about."""
+
+    @property
+    def query(self) -> int:
+        """Width of a head's query, before the part that is not turned is multiplied into the latent's space."""
+        return self.plain + self.rotary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +144,7 @@ class AttentionSpec:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    """Of a key in the cache."""
     scale: float
     """What a score is multiplied by."""
     softcap: float | None = None
@@ -119,16 +155,79 @@ class AttentionSpec:
     o_bias: bool = False
     qk_norm: Literal["head", "projection"] | None = None
     """A norm of queries and keys before the rotary embedding: of each head, or of all heads at once."""
+    latent: LatentSpec | None = None
+    """Where keys and values are made of latents. There is one key head then, of a latent and what is turned."""
+    gated: bool = False
+    """Whether each head's result is multiplied by the sigmoid of a gate, which the query's projection makes too."""
 
     @property
     def query_size(self) -> int:
         """Width of all query heads together."""
-        return self.num_heads * self.head_dim
+        return self.num_heads * (self.head_dim if self.latent is None else self.latent.query)
+
+    @property
+    def output_size(self) -> int:
+        """Width of what all query heads have attended to together."""
+        return self.num_heads * self.value_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head's values."""
+        return self.head_dim if self.latent is None else self.latent.value
+
+    @property
+    def cached_value_dim(self) -> int:
+        """Width of a head's values in the cache: none where they are parts of its keys."""
+        return self.head_dim if self.latent is None else 0
 
     @property
     def kv_size(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetSpec:
+    """Gated DeltaNet (Yang et al., 2024): a layer that keeps a matrix for each head, however long the text is.
+
+    A short causal convolution mixes each channel of queries, keys and values with those of the tokens before it.
+    """
+
+    num_key_heads: int
+    """Of queries, too."""
+    num_value_heads: int
+    """A multiple of `num_key_heads`: so many neighbours share a key."""
+    key_dim: int
+    value_dim: int
+    kernel: int
+    """Tokens that the convolution reads, the present one included."""
+    by_head: bool = True
+    """Whether projections have all that belongs to one key head together, and not all queries, keys and values."""
+
+    @property
+    def keys_size(self) -> int:
+        """Width of all keys together, and of all queries."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def values_size(self) -> int:
+        """Width of all values together."""
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def num_channels(self) -> int:
+        """Channels of the convolution: those of queries, then of keys, then of values."""
+        return 2 * self.keys_size + self.values_size
+
+    @property
+    def num_matrix_numbers(self) -> int:
+        """Numbers of a sequence's matrices, [num_value_heads, key_dim, value_dim]; float32."""
+        return self.values_size * self.key_dim
+
+    @property
+    def num_conv_numbers(self) -> int:
+        """Numbers of a sequence's last inputs of the convolution, [kernel - 1, num_channels]; of the model's dtype."""
+        return (self.kernel - 1) * self.num_channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +256,13 @@ class MoESpec:
     scores: Literal["softmax", "sigmoid"] = "softmax"
     """What is made of the router's logits. Sigmoids are compared with a learned correction added to each."""
     groups: int = 1
-    """Groups of experts by which sigmoids choose; see `Kernels.route_by_sigmoid`."""
+    """Groups of neighbouring experts, of which the best are found first; see `Kernels.route`."""
     groups_kept: int = 1
+    """Groups from which experts are chosen."""
     scale: float = 1.0
-    """What the weights of experts that sigmoids choose are multiplied by."""
+    """What the weights of experts are multiplied by."""
+    exact_router: bool = False
+    """Whether the router's logits are in float32 whatever the model's dtype; those of sigmoids always are."""
     shared_size: int | None = None
     """Inner size of an expert that every token goes to."""
     shared_switch: bool = True
@@ -181,6 +283,8 @@ class LayerSpec:
     window: int | None = None
     """How many tokens the layer attends over, the present one included; None is all of them. Where attention looks
     both ways, the window is odd, and the token stands in its middle."""
+    delta_net: DeltaNetSpec | None = None
+    """What the layer has in place of attention, if it is recurrent."""
     attention_norm: bool = True
     """Whether the layer normalises its input, where the arrangement does (ModernBERT's first layer does not)."""
 
@@ -197,6 +301,13 @@ class ModelSpec:
     nothing of it."""
     has_head: bool = True
     """Whether the model computes logits; one that only embeds or classifies does not."""
+    sees_whole_images: bool = False
+    """Whether tokens of an image attend to each other both ways, so that one step has to compute them all."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Tell whether some layers keep a state of each sequence, in place of keys and values of each token."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +340,9 @@ class DecoderSpec(ModelSpec):
     """What attention and MLP add to the stream is multiplied by."""
     logit_scale: float | None = None
     logit_softcap: float | None = None
+    encoder_rows: int | None = None
+    """How many rows of an encoder every token attends to as well, after the tokens before it (Whisper); None is a
+    decoder without an encoder."""
     begins: bool = True
     """Whether it begins with the embedding. Later stages of a pipeline begin with the stream of the one before."""
     ends: bool = True
@@ -237,3 +351,8 @@ class DecoderSpec(ModelSpec):
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Tell whether some layers keep a state of each sequence, in place of keys and values of each token."""
+        return any(layer.delta_net is not None for layer in self.layers)

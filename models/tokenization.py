@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel
 from tokenizers.models import BPE
 
+from pageant.models.chat_images import ContentKinds, find_kinds
 from pageant.models.chat_template import ChatTemplates
 from pageant.models.tokenizer_files import (
     TokenizerError,
@@ -237,6 +238,11 @@ class Tokenization:
     ) -> list[Mapping[str, Any]]:
         """Return the messages in a form that the checkpoint's template takes; see `ChatTemplates.fit`."""
         return self._chat_templates.fit(messages, with_tools=with_tools)
+
+    @cached_property
+    def content_kinds(self) -> ContentKinds:
+        """The kinds of contents that the checkpoint's template takes."""
+        return find_kinds(self._chat_templates.render)
 
     def render_chat(
         self,

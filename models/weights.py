@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pageant.models.spec import AttentionSpec, DecoderSpec, LayerSpec, MLPSpec, MoESpec
+from pageant.models.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    DeltaNetSpec,
+    LatentSpec,
+    LayerSpec,
+    MLPSpec,
+    MoESpec,
+)
 
 __all__ = [
     "Part",
@@ -50,6 +58,8 @@ class Place:
     paired_heads: int | None = None
     """Each of so many heads has its rows in pairs: the first of its one half, the first of its other, and so on. Gates
     and ups that are saved in turn are one such head."""
+    paired_from: int = 0
+    """The first row of each such head that is in pairs. Those before it are in order."""
     plus: float = 0.0
     """What is added to the checkpoint's values."""
 
@@ -74,8 +84,9 @@ class Part:
     interleaved_heads: int | None = None
     heads: int | None = None
     """Heads that are turned by their positions, where these rows are such."""
-    in_pairs: bool = False
-    """Whether the checkpoint has the rows of the part's two halves in turn."""
+    paired_heads: int | None = None
+    """Heads whose rows the checkpoint has in pairs; see `Place`."""
+    paired_from: int = 0
 
 
 Places = Mapping[str, Place]
@@ -117,10 +128,15 @@ def head_name(spec: DecoderSpec) -> str:
 
 def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
     """The tensors of one layer, fused, and only those that this model has."""
-    shapes = _attention(spec.attention, spec.hidden_size)
-    for name, size in _norm_sizes(spec).items():
+    if layer.delta_net is not None:
+        shapes = _delta_net(layer.delta_net, spec.hidden_size)
+    else:
+        shapes = _attention(spec.attention, spec.hidden_size)
+    for name, size in _norm_sizes(spec, layer).items():
         if layer.attention_norm or name != "attention_norm":
             shapes |= _norm(spec, name, size)
+    if spec.encoder_rows is not None:
+        shapes |= _encoder_attention(spec)
     if isinstance(layer.mlp, MoESpec):
         return shapes | _moe(layer.mlp, spec.hidden_size)
     return shapes | _mlp(layer.mlp, spec.hidden_size)
@@ -128,14 +144,13 @@ def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
 
 def layer_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, Part]:
     """The parts of a layer's fused modules, by the names that `names` has for them."""
-    query, kv = spec.attention.query_size, spec.attention.kv_size
-    parts = {
-        "query": Part("qkv", 0, query, heads=spec.attention.num_heads),
-        "key": Part("qkv", query, kv, heads=spec.attention.num_kv_heads),
-        "value": Part("qkv", query + kv, kv),
-        "qkv_by_head": Part("qkv", 0, query + 2 * kv, spec.attention.num_heads),
-    }
-    mlp = layer.mlp
+    delta_net, mlp = layer.delta_net, layer.mlp
+    parts = _attention_parts(spec.attention) if delta_net is None else _delta_net_parts(delta_net)
+    if spec.encoder_rows is not None:
+        parts |= {
+            "encoder_key": Part("encoder_kv", 0, spec.attention.kv_size),
+            "encoder_value": Part("encoder_kv", spec.attention.kv_size, spec.attention.kv_size),
+        }
     if isinstance(mlp, MoESpec):
         parts |= _gate_and_up("expert_", mlp.size)
         if mlp.shared_size is not None:
@@ -145,11 +160,43 @@ def layer_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, Part]:
     return parts
 
 
+def _attention_parts(spec: AttentionSpec) -> dict[str, Part]:
+    if (latent := spec.latent) is not None:
+        heads, shared = (spec.num_heads, 1) if latent.in_pairs else (None, None)
+        return {
+            "query_from_stream" if latent.query_rank is None else "query_from_latent": Part(
+                "query", 0, spec.query_size, paired_heads=heads, paired_from=latent.plain
+            ),
+            "latent": Part("latent", 0, spec.head_dim, paired_heads=shared, paired_from=latent.rank),
+        }
+    query, kv = spec.query_size * (1 + spec.gated), spec.kv_size
+    return {
+        "query": Part("qkv", 0, query, heads=spec.num_heads),
+        "key": Part("qkv", query, kv, heads=spec.num_kv_heads),
+        "value": Part("qkv", query + kv, kv),
+        "qkv_by_head": Part("qkv", 0, query + 2 * kv, spec.num_heads),
+    }
+
+
+def _delta_net_parts(spec: DeltaNetSpec) -> dict[str, Part]:
+    """Rows of the two projections, where a checkpoint does not have them by key head."""
+    heads = spec.num_value_heads
+    return {
+        "delta_qkv": Part("delta_qkvz", 0, spec.num_channels),
+        "delta_z": Part("delta_qkvz", spec.num_channels, spec.values_size),
+        "delta_b": Part("delta_ba", 0, heads),
+        "delta_a": Part("delta_ba", heads, heads),
+    }
+
+
+_FLOAT32 = frozenset(
+    {"sinks.weight", "router_correction.weight", "delta_decay.weight", "delta_time_bias.weight"}
+)
+
+
 def is_float32(spec: DecoderSpec, name: str) -> bool:
     """Tell whether a tensor is kept in float32 whatever the model's dtype."""
-    return name in ("sinks.weight", "router_correction.weight") or (
-        spec.norm.kind == "wide_rms" and "norm." in name
-    )
+    return name in _FLOAT32 or (spec.norm.kind == "wide_rms" and "norm." in name)
 
 
 def _norm(spec: DecoderSpec, name: str, size: int) -> Shapes:
@@ -158,14 +205,20 @@ def _norm(spec: DecoderSpec, name: str, size: int) -> Shapes:
     return weight | {f"{name}.bias": (size,)} if has_bias else weight
 
 
-def _norm_sizes(spec: DecoderSpec) -> dict[str, int]:
+def _norm_sizes(spec: DecoderSpec, layer: LayerSpec) -> dict[str, int]:
     """The norms of a layer, by name."""
     sizes: dict[str, int] = {}
     if spec.arrangement != "post_norm":
         sizes |= {"attention_norm": spec.hidden_size, "mlp_norm": spec.hidden_size}
     if spec.arrangement in ("post_norm", "sandwich_norm"):
         sizes |= {"post_attention_norm": spec.hidden_size, "post_mlp_norm": spec.hidden_size}
+    if layer.delta_net is not None:
+        return sizes
     attention = spec.attention
+    if attention.latent is not None:
+        sizes["latent_norm"] = attention.latent.rank
+        if attention.latent.query_rank is not None:
+            sizes["query_latent_norm"] = attention.latent.query_rank
     if attention.qk_norm == "head":
         sizes |= {"query_norm": attention.head_dim, "key_norm": attention.head_dim}
     elif attention.qk_norm == "projection":
@@ -179,10 +232,47 @@ def _linear(name: str, rows: int, columns: int, bias: bool) -> Shapes:
 
 
 def _attention(spec: AttentionSpec, hidden_size: int) -> Shapes:
-    qkv_size = spec.query_size + 2 * spec.kv_size
-    shapes = _linear("qkv", qkv_size, hidden_size, spec.qkv_bias)
-    shapes |= _linear("o", hidden_size, spec.query_size, spec.o_bias)
+    output = _linear("o", hidden_size, spec.output_size, spec.o_bias)
+    if spec.latent is not None:
+        return _latent_attention(spec, spec.latent, hidden_size) | output
+    qkv_size = spec.query_size * (1 + spec.gated) + 2 * spec.kv_size
+    shapes = _linear("qkv", qkv_size, hidden_size, spec.qkv_bias) | output
     return shapes | {"sinks.weight": (spec.num_heads,)} if spec.sinks else shapes
+
+
+def _encoder_attention(spec: DecoderSpec) -> Shapes:
+    """The tensors of attention to the rows of an encoder, which are as wide as the stream."""
+    attention, size = spec.attention, spec.hidden_size
+    return {
+        **_norm(spec, "encoder_norm", size),
+        **_linear("encoder_query", attention.query_size, size, attention.qkv_bias),
+        **_linear("encoder_kv", 2 * attention.kv_size, size, attention.qkv_bias),
+        **_linear("encoder_o", size, attention.output_size, attention.o_bias),
+    }
+
+
+def _delta_net(spec: DeltaNetSpec, hidden_size: int) -> Shapes:
+    heads = spec.num_value_heads
+    return {
+        "delta_qkvz.weight": (spec.num_channels + spec.values_size, hidden_size),
+        "delta_ba.weight": (2 * heads, hidden_size),
+        "delta_conv.weight": (spec.num_channels, 1, spec.kernel),
+        "delta_decay.weight": (heads,),
+        "delta_time_bias.weight": (heads,),
+        "delta_scale.weight": (spec.value_dim,),
+        "delta_o.weight": (hidden_size, spec.values_size),
+    }
+
+
+def _latent_attention(spec: AttentionSpec, latent: LatentSpec, hidden_size: int) -> Shapes:
+    """The tensors before attention. Only what the stream is multiplied by has biases."""
+    shapes: Shapes = {}
+    rank = latent.query_rank
+    if rank is not None:
+        shapes |= _linear("query_latent", rank, hidden_size, spec.qkv_bias)
+    shapes |= _linear("query", spec.query_size, hidden_size if rank is None else rank, bias=False)
+    shapes |= _linear("latent", spec.head_dim, hidden_size, spec.qkv_bias)
+    return shapes | {"heads.weight": (spec.num_heads * (latent.plain + latent.value), latent.rank)}
 
 
 def _mlp(spec: MLPSpec, hidden_size: int, prefix: str = "") -> Shapes:
@@ -218,5 +308,5 @@ def _gate_and_up(prefix: str, size: int) -> dict[str, Part]:
     return {
         f"{prefix}gate": Part(module, 0, size),
         f"{prefix}up": Part(module, size, size),
-        f"{prefix}gate_and_up": Part(module, 0, 2 * size, in_pairs=True),
+        f"{prefix}gate_and_up": Part(module, 0, 2 * size, paired_heads=1),
     }

@@ -30,7 +30,12 @@ RANK_MAX = 256
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
 _DTYPES = ("F32", "F16", "BF16")
-_MODULES = frozenset({"qkv", "o", "gate_up", "up", "down", "shared_gate_up", "shared_up", "shared_down"})
+_MODULES = frozenset(
+    {
+        *("qkv", "query_latent", "query", "latent", "o"),
+        *("gate_up", "up", "down", "shared_gate_up", "shared_up", "shared_down"),
+    }
+)
 """Of `weights`, those that adapters may add to."""
 _MERGE = "Merge the adapter into the model with PEFT (`merge_and_unload`) and serve the result."
 _MISMATCH = "Check that the adapter was made for this model."
@@ -138,6 +143,10 @@ class AdapterCheckpoint:
     def _adaptable(self, module: str, place: Place | None) -> Place:
         if place is None:
             raise self._wrong(f"tensors for {module}", "modules of this model", _MISMATCH)
+        if place.name == "heads.weight":
+            raise self._wrong(
+                f"tensors for {module}", "none for what makes keys and values of latents", _MERGE
+            )
         if not is_adaptable(place):
             raise self._wrong(f"tensors for {module}", "linear maps of attention and of MLPs only", _MERGE)
         return place

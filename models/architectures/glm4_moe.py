@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pageant.models.architectures.common import LLAMA, Architecture
-from pageant.models.architectures.moe import chosen_by_sigmoid, read_moe
-from pageant.models.architectures.reading import read_attention, read_decoder, read_mlp
+from pageant.models.architectures.common import Architecture
+from pageant.models.architectures.moe import DEEPSEEK_MOE, chosen_by_sigmoid, dense_first, read_moe
+from pageant.models.architectures.reading import read_attention, read_decoder
 from pageant.models.architectures.rope import read_rope
 from pageant.models.config import Config
 from pageant.models.spec import DecoderSpec, LayerSpec
@@ -31,31 +31,9 @@ def _spec(config: Config) -> DecoderSpec:
         shared_size=size * shared or None,
     )
     moe = replace(chosen_by_sigmoid(config, moe), shared_switch=False)
-    num_dense = config.count("first_k_dense_replace", 1, minimum=0)
-    dense = read_mlp(config)
     rope = read_rope(config, attention.head_dim, default_share=0.5)
-    layers = tuple(
-        LayerSpec(mlp=dense if number < num_dense else moe, rope=rope)
-        for number in range(config.count("num_hidden_layers"))
-    )
+    layers = tuple(LayerSpec(mlp=mlp, rope=rope) for mlp in dense_first(config, moe, default=1))
     return read_decoder(config, attention, layers)
 
 
-_NAMES = replace(
-    LLAMA,
-    layer={
-        **LLAMA.layer,
-        "mlp.gate": "router",
-        "mlp.gate.correction": "router_correction",
-        "mlp.experts.{expert}.gate_proj": "expert_gate",
-        "mlp.experts.{expert}.up_proj": "expert_up",
-        "mlp.experts.{expert}.down_proj": "expert_down",
-        "mlp.shared_experts.gate_proj": "shared_gate",
-        "mlp.shared_experts.up_proj": "shared_up",
-        "mlp.shared_experts.down_proj": "shared_down",
-    },
-    endings={".mlp.gate.e_score_correction_bias": ".mlp.gate.correction.weight"},
-    ignores_later_layers=True,
-)
-
-ARCHITECTURE = Architecture("Glm4MoeForCausalLM", _spec, _NAMES)
+ARCHITECTURE = Architecture("Glm4MoeForCausalLM", _spec, DEEPSEEK_MOE)

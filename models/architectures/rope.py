@@ -17,7 +17,7 @@ from pageant.models.spec import (
     YarnScaling,
 )
 
-__all__ = ["read_rope", "rope_from", "rope_parameters"]
+__all__ = ["read_rope", "rope_from", "rope_parameters", "rope_section", "yarn_growth"]
 
 _NEW_NAMES = {"type": "rope_type"}
 _TYPES = ("default", "linear", "llama3", "yarn", "longrope", "dynamic")
@@ -35,8 +35,12 @@ def read_rope(
     `default_share` is for families whose `partial_rotary_factor` counts: which share of a head they turn
     by default. The others turn all of it.
     """
-    section = rope_parameters(config) if "rope_parameters" in config else config.section("rope_scaling")
-    return rope_from(section, config, head_dim, default_theta, default_share)
+    return rope_from(rope_section(config), config, head_dim, default_theta, default_share)
+
+
+def rope_section(config: Config) -> Config:
+    """Return the section that the rotary embedding is read from."""
+    return rope_parameters(config) if "rope_parameters" in config else config.section("rope_scaling")
 
 
 def rope_parameters(config: Config) -> Config:
@@ -124,13 +128,16 @@ def _read_llama3(section: Config, original: int) -> Llama3Scaling:
     return scaling
 
 
-def _read_yarn(section: Config, original: int, factor: float) -> YarnScaling:
-    def growth(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+def yarn_growth(factor: float, weight: float = 1.0) -> float:
+    """Return by how much YaRN lets numbers grow where positions are stretched by a factor."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    default = growth(1.0)
+
+def _read_yarn(section: Config, original: int, factor: float) -> YarnScaling:
+    default = yarn_growth(factor)
     if "mscale" in section and "mscale_all_dim" in section:  # DeepSeek's
-        default = growth(section.number("mscale")) / growth(section.number("mscale_all_dim"))
+        of_all = section.number("mscale_all_dim")
+        default = yarn_growth(factor, section.number("mscale")) / yarn_growth(factor, of_all)
     scaling = YarnScaling(
         factor=factor,
         attention_factor=section.number("attention_factor", default),
@@ -139,8 +146,8 @@ def _read_yarn(section: Config, original: int, factor: float) -> YarnScaling:
         truncate=section.flag("truncate", True),
         original_max_positions=original,
     )
-    if scaling.beta_fast <= scaling.beta_slow:
-        raise section.wrong("beta_fast", scaling.beta_fast, "more than beta_slow")
+    if scaling.beta_fast < scaling.beta_slow:
+        raise section.wrong("beta_fast", scaling.beta_fast, "no less than beta_slow")
     return scaling
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -30,8 +30,10 @@ from pageant.models.quantizing.rounded import Rounded, check_finite, round_off
 from pageant.models.quantizing.rounding import dequantised
 from pageant.models.quantizing.schemes import Scheme
 from pageant.models.quantizing.targets import Selection, Target
+from pageant.models.recurrent_states import LayerState
 from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec, LayerSpec
+from pageant.models.state_batch import make_state_batch
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, is_float32, layer_shapes
 from pageant.protocol.errors import ArgumentError
@@ -118,8 +120,13 @@ class _Layer:
             rotary = rotary_table(layer.rope, longest, torch.device("cpu"))
         self._layer = DecoderLayer(spec, layer, rotary, self._weights, cast("Kernels", observed))
         blocks = max(one.num_blocks for one in passes)
-        layout = KVLayout(1, spec.attention.num_kv_heads, spec.attention.head_dim, dtype)
-        (self._cache,) = layout.allocate(blocks, BLOCK_SIZE, torch.device("cpu"))
+        self._cache: Any
+        if layer.delta_net is not None:
+            self._cache = LayerState.alone(layer.delta_net, blocks, dtype)
+        else:
+            (self._cache,) = KVLayout.of(spec.attention, 1, dtype).allocate(
+                blocks, BLOCK_SIZE, torch.device("cpu")
+            )
 
     def rounded(self, targets: Sequence[Target], scheme: Scheme, solving: Solving) -> Iterator[Rounded]:
         """Yield the layer's targets, rounded; its weights are then what they are dequantised to."""
@@ -143,7 +150,10 @@ class _Layer:
             one.stream = self._run(one)
 
     def _run(self, one: Pass) -> Tensor:
-        hidden, residual = self._layer.forward(one.stream, None, one.positions, one.batch, self._cache, None)
+        batch: Any = one.batch
+        if isinstance(self._cache, LayerState):
+            batch = make_state_batch(one.batch, one.batch.block_tables[None], BLOCK_SIZE)
+        hidden, residual = self._layer.forward(one.stream, None, one.positions, batch, self._cache, None)
         return hidden if residual is None else hidden + residual
 
 

@@ -86,7 +86,7 @@ class AWQModule(ReadyModule):
 
 
 class AWQ(Method):
-    """See the module."""
+    """Configuration of an AWQ checkpoint: its group size, and the modules that are not quantised."""
 
     title = "AWQ"
     suffixes = ("qweight", "qzeros", "scales")

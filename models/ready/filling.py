@@ -13,6 +13,7 @@ from torch import Tensor
 from pageant.kernels.base import Kernels
 from pageant.kernels.quantized import QuantizedWeight, fill_codes
 from pageant.kernels.tiled import LinearWeight, TiledWeight
+from pageant.models.placing import unpaired_rows
 from pageant.models.ready.grouped import Grouped
 from pageant.models.ready.module import ROWS, ReadyModule
 from pageant.models.ready.weights import Form
@@ -99,11 +100,11 @@ def _chunks(module: ReadyModule, first: int, last: int, together: int = 1) -> It
 
 def _in_order(rows: Grouped, place: Place) -> Grouped:
     """Rows in the decoder's order; see `Place.interleaved_heads` and `Place.paired_heads`."""
-    order = torch.arange(len(rows.values))
+    count = len(rows.values)
     if place.paired_heads is not None:
-        order = order.view(-1, _rows_of_a_head(place) // 2, 2).transpose(1, 2).flatten()
+        order = unpaired_rows(count, count // _rows_of_a_head(place), place.paired_from)
     elif place.interleaved_heads is not None:
-        order = order.view(place.interleaved_heads, 3, -1).transpose(0, 1).flatten()
+        order = torch.arange(count).view(place.interleaved_heads, 3, -1).transpose(0, 1).flatten()
     else:
         return rows
     return Grouped(rows.values[order], rows.scales[order], rows.group, rows.groups)

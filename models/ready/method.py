@@ -12,6 +12,8 @@ from pageant.models.config import Config, read_json
 from pageant.models.errors import CheckpointError
 from pageant.models.ready.module import ReadyModule
 from pageant.models.tensor_files import TensorInfo
+from pageant.protocol.errors import TopologyError
+from pageant.protocol.plugins import load_plugin, plugins_of
 
 __all__ = [
     "QUANTISED",
@@ -102,15 +104,25 @@ def find_method(config: Config) -> Method | None:
         return None
     method = found.values.get("quant_method", "unnamed")
     module = _FORMATS.get(str(method).lower())
+    added = load_plugin("formats", str(method).lower()) if module is None else None
+    if added is not None:
+        return _checked(added, str(method))(found)
     if module is None:
         raise CheckpointError(
             found.path,
             f"quantization_config with the method {method!r:.80}",
-            f"one of {', '.join(_FORMATS)}, or unquantised weights",
+            f"one of {', '.join((*_FORMATS, *plugins_of('formats')))}, or unquantised weights",
             _USE,
         )
     made: Method = import_module(f"pageant.models.ready.{module}").METHOD(found)
     return made
+
+
+def _checked(added: Any, name: str) -> type[Method]:
+    """Return a plugin's class. Raises TopologyError where it is no Method."""
+    if isinstance(added, type) and issubclass(added, Method):
+        return added
+    raise TopologyError(f"plugin {name!r}", f"found {added!r:.80}; expected a subclass of Method")
 
 
 def _sections(config: Config) -> list[Config]:

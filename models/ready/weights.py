@@ -18,7 +18,7 @@ from pageant.models.ready.module import GROUP, Fidelity, ReadyModule, wrong_part
 from pageant.models.tensor_files import TensorInfo, read_values
 from pageant.models.weights import Place, Places
 
-__all__ = ["Form", "Key", "ReadyWeights"]
+__all__ = ["Form", "Key", "ReadyWeights", "forms_of_layers"]
 
 Key = tuple[int | None, str]
 """A layer, or None outside of the layers, and a name of `weights`: a fused weight."""
@@ -226,3 +226,12 @@ def _equal(first: npt.NDArray[np.int64] | None, second: npt.NDArray[np.int64] | 
     if first is None or second is None:
         return first is second
     return np.array_equal(first, second)
+
+
+def forms_of_layers(forms: Mapping[Key, Form], layers: range) -> dict[Key, Form]:
+    """Return the forms of some of the layers, which are numbered anew, and of what is outside of layers."""
+    return {
+        (None if layer is None else layer - layers.start, name): form
+        for (layer, name), form in forms.items()
+        if layer is None or layer in layers
+    }

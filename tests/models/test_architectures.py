@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -88,8 +90,8 @@ def test_the_guide_shows_a_file_as_it_is() -> None:
         ),
         (
             "qwen2",
-            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1}},
-            "rope_parameters.beta_fast is 1.0; expected more than beta_slow",
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 0.5}},
+            "rope_parameters.beta_fast is 0.5; expected no less than beta_slow",
         ),
         ("qwen2", {"rope_parameters": {"rope_type": "proportional"}}, "expected one of default, linear,"),
         (
@@ -136,6 +138,21 @@ def test_the_guide_shows_a_file_as_it_is() -> None:
         ("minimax_m2", {"use_qk_norm": False}, "use_qk_norm is False; expected True"),
         ("minimax_m2", {"rotary_dim": 18}, "rotary_dim is 18; expected no more than the head's 16"),
         ("qwen3_moe", {"norm_topk_prob": 1}, "norm_topk_prob is 1; expected true or false"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob is True; expected False"),
+        ("deepseek_v2", {"scoring_func": "sigmoid"}, "scoring_func is 'sigmoid'; expected 'softmax'"),
+        (
+            "deepseek_v2",
+            {"topk_method": "noaux_tc"},
+            "topk_method is 'noaux_tc'; expected greedy or group_limited_greedy",
+        ),
+        ("deepseek_v2", {"n_group": 3}, "n_group is 3; expected a divisor of 8"),
+        ("deepseek_v2", {"kv_lora_rank": 0}, "kv_lora_rank is 0; expected a whole number from 1 up"),
+        ("deepseek_v2", {"qk_rope_head_dim": 7}, "is 7; expected an even number"),
+        ("deepseek_v2", {"mlp_bias": True}, "mlp_bias is True; expected False"),
+        ("deepseek_v3_grouped", {"q_lora_rank": "a"}, "q_lora_rank is 'a'"),
+        ("deepseek_v3_grouped", {"topk_method": "greedy"}, "topk_method is 'greedy'; expected 'noaux_tc'"),
+        ("deepseek_v3_grouped", {"moe_layer_freq": 2}, "moe_layer_freq is 2; expected 1"),
+        ("deepseek_v3_grouped", {"scoring_func": "softmax"}, "scoring_func is 'softmax'"),
     ],
     ids=str,
 )
@@ -247,6 +264,47 @@ def test_gpt_oss_as_it_was_released(spec: Callable[..., DecoderSpec]) -> None:
     assert [layer.window for layer in old.layers] == [9, None, 9] and old.attention.qkv_bias
 
 
+def test_deepseek_as_it_was_released(spec: Callable[..., DecoderSpec]) -> None:
+    """The sizes and keys of the published config.json files."""
+    scaling = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    lite = spec(
+        "deepseek_v2_lite",
+        **{"rope_parameters": GONE, "rope_theta": 10_000, "max_position_embeddings": 163_840},
+        **{"num_attention_heads": 16, "hidden_size": 2048, "kv_lora_rank": 512, "q_lora_rank": None},
+        **{"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+        rope_scaling=scaling | {"beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707},
+    )
+    attention, rope = lite.attention, lite.layers[0].rope
+    assert (attention.num_heads, attention.num_kv_heads, attention.head_dim) == (16, 1, 576)
+    assert attention.latent is not None and attention.latent.query_rank is None
+    assert attention.scale == pytest.approx(192**-0.5 * (0.0707 * math.log(40) + 1) ** 2)
+    assert rope is not None and isinstance(rope.scaling, YarnScaling) and rope.scaling.attention_factor == 1
+    assert (rope.rotary_dim, lite.max_model_len) == (64, 163_840)
+    kimi = spec(
+        "deepseek_v3_grouped",
+        **{"rope_parameters": GONE, "rope_theta": 50_000.0, "n_group": 1, "topk_group": 1},
+        **{"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1},
+        rope_scaling=scaling | {"beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+    )
+    mlp, rope = kimi.layers[1].mlp, kimi.layers[1].rope
+    assert isinstance(kimi.layers[0].mlp, MLPSpec) and isinstance(mlp, MoESpec)
+    assert (mlp.scores, mlp.groups, mlp.scale) == ("sigmoid", 1, 2.5) and not mlp.shared_switch
+    assert rope is not None and isinstance(rope.scaling, YarnScaling)
+    assert (rope.scaling.beta_fast, rope.scaling.attention_factor) == (1.0, 1.0)
+
+
+def test_keys_of_latents_that_are_absent_mean_what_they_mean_in_transformers(
+    spec: Callable[..., DecoderSpec],
+) -> None:
+    sizes = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    latent = spec("deepseek_v3_grouped", **dict.fromkeys(sizes, GONE)).attention.latent
+    assert latent is not None and latent.in_pairs
+    assert (latent.rank, latent.query_rank, latent.plain, latent.rotary, latent.value) == (
+        *(512, 1536),
+        *(128, 64, 128),
+    )
+
+
 def test_olmo_3_before_transformers_5_reads_as_it_does_now(spec: Callable[..., DecoderSpec]) -> None:
     """Scale the layers without a window alone."""
     scaling = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
@@ -314,13 +372,22 @@ def test_a_complaint_names_a_tensor_as_the_file_does(family: Callable[[str], Any
         Checkpoint(path).check()
 
 
-def test_layers_that_only_draft_are_read_past(family: Callable[[str], Any], tmp_path: Path) -> None:
-    """GLM-4.5 has one behind its last (MTP), with names of its own and of any other layer."""
+@pytest.mark.parametrize("name", ["glm4_moe", "deepseek_v3_grouped"])
+def test_layers_that_only_draft_are_read_past(
+    family: Callable[[str], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """GLM-4.5 and DeepSeek-V3 have one behind their last (MTP), with names of its own and of any other layer."""
+    caplog.set_level(logging.INFO, "pageant.models")
+    load_decoder(Checkpoint(family(name).path), kernels=kernels.load("reference"))
+    assert "MTP" not in caplog.text
     more = {f"model.layers.3.{name}": torch.zeros(2, 2) for name in ("eh_proj.weight", "mlp.gate.weight")}
-    Checkpoint(renamed(family("glm4_moe").path, tmp_path, str, **more)).check()
+    path = renamed(family(name).path, tmp_path, str, **more)
+    Checkpoint(path).check()
+    load_decoder(Checkpoint(path), kernels=kernels.load("reference"))
+    assert "2 tensors of layers that only draft (MTP) are ignored" in caplog.text
     with pytest.raises(CheckpointError, match=r"unknown tensors: model\.layers\.2\.eh_proj\.weight"):
         extra = {"model.layers.2.eh_proj.weight": torch.zeros(2, 2)}
-        Checkpoint(renamed(family("glm4_moe").path, tmp_path, str, **extra)).check()
+        Checkpoint(renamed(family(name).path, tmp_path, str, **extra)).check()
 
 
 def test_a_missing_expert_is_named(family: Callable[[str], Any], tmp_path: Path) -> None:

@@ -40,9 +40,9 @@ LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "
 REFUSED = {
     "convolutions": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "it has layers of conv"),
     "unequal_keys_and_values": (
-        "DeepseekV3",
+        "Glm4MoeLite",
         {"num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
-        | {"num_experts_per_tok": 2, "moe_intermediate_size": 24},
+        | {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "v_head_dim": 128},
         "keys and values of different sizes",
     ),
     "attention_twice": ("DiffLlama", {}, "do not call attention once each"),
@@ -118,7 +118,7 @@ def test_a_model_that_cannot_run_in_pages_is_refused_with_the_reason(tmp_path: P
         ("BloomForCausalLM", "transformers fixes its attention"),
         ("MambaForCausalLM", "transformers fixes its attention"),
         ("NoSuchForCausalLM", "transformers does not have it"),
-        ("Gemma3ForConditionalGeneration", "not a causal language model"),
+        ("Idefics3ForConditionalGeneration", "not a causal language model"),
     ],
 )
 def test_a_model_that_cannot_run_here_is_refused_before_it_is_loaded(

@@ -23,7 +23,8 @@ from pageant.models.sharding import ExpertSharing, Shard
 from pageant.models.share_checks import why_not_shared, why_not_staged
 from pageant.models.stages import Stage
 from tests.kernels.collectives.groups import in_threads
-from tests.models.conftest import COMMON, FAMILIES
+from tests.models.families import FAMILIES
+from tests.models.family_sizes import COMMON
 from tests.random_adapters import save_adapter
 
 TOKENS = 21
@@ -40,7 +41,7 @@ EXPERTS = {"moe_intermediate_size": 128, "shared_expert_intermediate_size": 128}
 ONE_OF_EACH = (
     *("llama_biased", "mistral_window", "qwen2", "qwen3_window", "mixtral", "qwen2_moe_window", "qwen3_moe"),
     *("gemma", "gemma2", "gemma3", "phi3", "granite_biased", "smollm3", "gpt2", "gpt_neox", "gpt_oss"),
-    *("glm4_moe", "starcoder2"),
+    *("glm4_moe", "starcoder2", "deepseek_v2", "deepseek_v3_grouped"),
 )
 """A family of every architecture whose layers can be cut."""
 
@@ -55,8 +56,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             model_class, config_class, options = FAMILIES[name]
             sizes = GPT2 if name.startswith("gpt2") else SIZES
             options = {key: value for key, value in options.items() if key not in SIZES} | sizes
-            if "moe" in name:
+            if "moe" in name or "deepseek" in name:
                 options |= EXPERTS
+            if "deepseek" in name:
+                options["v_head_dim"] = 32
             if name in ("mixtral", "gpt_oss"):
                 options["num_local_experts"] = 4
             if name == "gpt_neox":
@@ -166,13 +169,13 @@ def named(decoder: NativeDecoder) -> list[tuple[str, Any]]:
 def is_replicated(name: str, decoder: NativeDecoder, ranks: int) -> bool:
     """Tell whether a tensor may be whole on each rank, or partly so (heads that two ranks have)."""
     some_heads = name.startswith("qkv") and decoder.spec.attention.num_kv_heads < ranks
-    parts = ("norm", "router", "switch", "position", "o.bias", "down.bias")
+    parts = ("norm", "router", "switch", "position", "o.bias", "down.bias", "latent")
     return some_heads or any(part in name for part in parts)
 
 
 STAGED = (
     *("llama_biased", "qwen3_window", "qwen2_moe_window", "gemma2", "gemma3", "gpt2", "gpt_neox", "smollm3"),
-    *("phi3", "granite_biased", "gpt_oss"),
+    *("phi3", "granite_biased", "gpt_oss", "deepseek_v2_lite"),
 )
 """Families that differ in what is outside of layers, in the arrangement of norms, and from layer to layer."""
 

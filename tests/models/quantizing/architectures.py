@@ -1,13 +1,16 @@
-"""Families of `tests/models/conftest.py`: one of every architecture whose weights can be quantised."""
+"""One family of `tests/models/families.py` for every architecture whose weights can be quantised."""
 
 from __future__ import annotations
 
 ONE_OF_EACH = (
     *("llama_biased", "mistral", "qwen2", "qwen3", "mixtral", "qwen2_moe_window", "qwen3_moe_sparse"),
     *("gemma", "gemma2", "gemma3", "phi3", "olmo2", "olmo3", "granite", "smollm3", "gpt2_odd"),
-    *("gpt_neox", "starcoder2", "glm4_moe", "minimax_m2"),
+    *("gpt_neox", "starcoder2", "glm4_moe", "minimax_m2", "deepseek_v2", "deepseek_v3_grouped"),
+    *("qwen3_next", "qwen3_5", "qwen3_5_moe"),
 )
-ROUTED_AT_RANDOM = ("glm4_moe", "minimax_m2")
+ROUTED_AT_RANDOM = ("glm4_moe", "minimax_m2", "deepseek_v2", "deepseek_v3_grouped")
 """Families whose routers, of random weights, send some tokens to other experts when weights are rounded."""
+RECURRENT_AT_RANDOM = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+"""Families whose states, of random weights, keep and amplify what rounding changes in a token for all that follow."""
 REFUSED = frozenset({"GptOssForCausalLM"})
 """Architectures whose experts are saved in stacks, which cannot be quantised here."""

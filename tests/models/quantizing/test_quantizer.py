@@ -17,7 +17,7 @@ from pageant.models.quantizing import quantizer
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
 from pageant.protocol.errors import ArgumentError, ConfigurationError
-from tests.models.quantizing.architectures import ONE_OF_EACH, REFUSED, ROUTED_AT_RANDOM
+from tests.models.quantizing.architectures import ONE_OF_EACH, RECURRENT_AT_RANDOM, REFUSED, ROUTED_AT_RANDOM
 from tests.pooled_models import save_model
 
 BYTES = {"w4a16": (4, 32), "int4": (4, 32), "w8a16": (8, None), "w8a8": (8, None), "int8": (8, 32)}
@@ -70,7 +70,11 @@ def test_every_architecture_can_be_written_and_read(
         with torch.inference_mode():
             logits.append(pages(decoder).step({"a": list(range(3, 24))})["a"])
     expected, found = logits
-    most = 0.15 if name in ROUTED_AT_RANDOM else 0.05
+    most = 0.25 if name in RECURRENT_AT_RANDOM else 0.15 if name in ROUTED_AT_RANDOM else 0.05
+    # No state is behind the first token.
+    assert (found[0] - expected[0]).square().mean() < 0.05**2 * expected[
+        0
+    ].square().mean() or name in ROUTED_AT_RANDOM
     assert (found - expected).square().mean() < most**2 * expected.square().mean()
 
 

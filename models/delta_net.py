@@ -1,0 +1,106 @@
+"""A recurrent layer: the gated DeltaNet (Yang et al., 2024), from the normalised input to its output projection."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from pageant.kernels.base import Kernels
+from pageant.kernels.reference.delta_rule import causal_conv, gated_delta_rule, unit_heads
+from pageant.models.decoder import Wanted
+from pageant.models.projection import Projection
+from pageant.models.recurrent_states import LayerState
+from pageant.models.spec import DeltaNetSpec, NormSpec
+from pageant.models.state_batch import StateBatch
+from pageant.models.weights import Weights
+
+__all__ = ["DeltaNet"]
+
+
+class DeltaNet:
+    """Short convolution, gated delta rule, and a gated norm of each head's result."""
+
+    def __init__(self, spec: DeltaNetSpec, norm: NormSpec, weights: Weights, kernels: Kernels) -> None:
+        self._spec, self._eps, self._kernels = spec, norm.eps, kernels
+        self._qkvz = Projection("delta_qkvz", weights, kernels)
+        self._ba = Projection("delta_ba", weights, kernels)
+        self._o = Projection("delta_o", weights, kernels)
+        self.projections = {"delta_qkvz": self._qkvz, "delta_ba": self._ba, "delta_o": self._o}
+        self._conv = weights["delta_conv.weight"]
+        self._decay, self._time_bias = weights["delta_decay.weight"], weights["delta_time_bias.weight"]
+        self._scale = weights["delta_scale.weight"]
+
+    def __call__(
+        self,
+        normed: Tensor,
+        positions: Tensor,
+        batch: StateBatch,
+        state: LayerState,
+        wanted: Wanted | None = None,
+    ) -> Tensor:
+        """Return [T, hidden_size] for normed [T, hidden_size], or [D, hidden_size] for the tokens that are `wanted`.
+        Mutates the state at the batch's blocks, for all."""
+        spec = self._spec
+        count = len(normed)
+        channels, gate, strength, decay = self._project(normed)
+        channels, strength, decay = _with_kept(batch, state, channels, strength, decay)
+        read = torch.empty(len(channels), spec.num_value_heads, spec.value_dim, device=normed.device)
+        for strand in batch.strands:
+            matrices, before = state.read(strand.blocks)
+            matrices.masked_fill_(strand.fresh[..., None], 0)
+            before.masked_fill_(strand.fresh, 0)
+            for run in strand.runs:
+                inputs = torch.cat([before, channels[run.tokens]], dim=1)
+                query, key, value = self._heads(causal_conv(inputs, self._conv[:, 0]))
+                read[run.tokens] = gated_delta_rule(
+                    query, key, value, decay[run.tokens], strength[run.tokens], matrices
+                )
+                before = inputs[:, inputs.shape[1] - spec.kernel + 1 :]
+                if run.blocks is not None:
+                    state.write(run.blocks, matrices, before)
+        read = read[:count]
+        if wanted is not None:
+            read, gate = read[wanted.tokens], gate[wanted.tokens]
+        normal = self._kernels.rms_norm(read.to(normed.dtype), self._scale, self._eps)
+        return self._o((normal * silu(gate.float())).to(normed.dtype).flatten(1))
+
+    def _project(self, normed: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the convolution's inputs [T, C], gates [T, H, value_dim], strengths and decays, float32 [T, H]."""
+        spec, count = self._spec, len(normed)
+        qkvz, ba = self._qkvz(normed), self._ba(normed)
+        if spec.by_head:
+            values = spec.values_size // spec.num_key_heads
+            split = [spec.key_dim, spec.key_dim, values, values]
+            parts = qkvz.view(count, spec.num_key_heads, -1).split_with_sizes(split, dim=2)
+            query, key, value, gate = (part.reshape(count, -1) for part in parts)
+            channels = torch.cat([query, key, value], dim=1)
+            b, a = (part.reshape(count, -1) for part in ba.view(count, spec.num_key_heads, -1).chunk(2, 2))
+        else:
+            channels, gate = qkvz.split_with_sizes([spec.num_channels, spec.values_size], dim=1)
+            b, a = ba.chunk(2, dim=1)
+        decay = -self._decay.exp() * softplus(a.float() + self._time_bias)
+        return channels, gate.reshape(count, -1, spec.value_dim), b.sigmoid().float(), decay
+
+    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys, float32 [b, n, Hk, key_dim], and values [b, n, H, value_dim]."""
+        spec = self._spec
+        query, key, value = mixed.split_with_sizes([spec.keys_size, spec.keys_size, spec.values_size], dim=2)
+        of_keys, of_values = (*mixed.shape[:2], -1, spec.key_dim), (*mixed.shape[:2], -1, spec.value_dim)
+        return (
+            unit_heads(query.reshape(of_keys)),
+            unit_heads(key.reshape(of_keys)),
+            value.reshape(of_values).float(),
+        )
+
+
+def _with_kept(batch: StateBatch, state: LayerState, *columns: Tensor) -> tuple[Tensor, ...]:
+    """Return columns [T, ...] of a step's tokens, and behind them those of replayed ones. Keeps those of drafts."""
+    found = columns
+    if batch.replayed is not None:
+        kept = state.kept.find(batch.replayed.rows, batch.replayed.places)
+        found = tuple(torch.cat(pair) for pair in zip(columns, kept, strict=True))
+    if batch.unsure is not None:
+        chosen = tuple(column[batch.unsure_tokens] for column in columns)
+        state.kept.save(batch.unsure.rows, batch.unsure.places, chosen)
+    return found

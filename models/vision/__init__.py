@@ -1,0 +1,1 @@
+"""Models that see: how images become pixels (`processing`), tokens (`families`) and embeddings (`towers`)."""
