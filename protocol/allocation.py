@@ -17,6 +17,7 @@ from __future__ import annotations
 import msgspec
 
 from pageant.protocol.arrays import Int32Vector, Int64Vector, UInt8Vector, int32, int64
+from pageant.protocol.embedding import longest_run, uncut
 from pageant.protocol.message import Message, Request
 from pageant.protocol.tiers import BlockMoves, TierStatistics
 
@@ -52,6 +53,23 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """uint8 [n * 16]: the names of embeddings that the first n tokens are placeholders of (see `PromptEmbeds`).
     Shared blocks need equal names there.
     """
+    embed_places: Int32Vector | None = None
+    """int32 [n]: the tokens that are such placeholders, where they are not the first n."""
+    embed_whole: bool = False
+    """Such tokens that stand next to each other are computed in one step (see `PromptEmbeds`)."""
+
+    def fits(self, budget: int) -> bool:
+        """Tell whether a step that computes at most so many tokens can compute some of this sequence."""
+        if not self.embed_whole or self.embed_places is None:
+            return budget > 0
+        return budget >= max(1, longest_run(self.embed_places))
+
+    def chunk(self, start: int, budget: int) -> int:
+        """Return how many tokens, at most `budget`, one step computes from `start` on."""
+        end = min(start + budget, len(self.token_ids))
+        if self.embed_whole and self.embed_places is not None:
+            end = uncut(self.embed_places, start, end)
+        return end - start
 
 
 class Assign(Message, frozen=True, kw_only=True):
@@ -144,6 +162,8 @@ class Assigned(Message, frozen=True, kw_only=True):
     """All blocks of the pool."""
     moves: BlockMoves | None = None
     """Blocks to move between tiers beside this step. Present only where something was granted."""
+    awaits_stored: bool = False
+    """The first refused admission waits for blocks from a store. `StoredBlocksArrived` says when to ask again."""
 
 
 class PoolReady(Message, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.protocol.arrays import DTYPES, ArrayKind, array_fields, freeze
+from pageant.protocol.compatibility import LeftOut, without_unknown
 from pageant.protocol.envelope import FRAMES_MAX
 from pageant.protocol.errors import MalformedMessage, UnknownKind
 from pageant.protocol.message import Message, kind_of
@@ -57,17 +58,36 @@ class Codec:
             UnknownKind: no message type has that name.
             MalformedMessage: the frames do not fit the type; the text names the place.
         """
+        message = self._decode(kind, body, arrays)
+        if len(self._taken) != len(arrays):
+            raise MalformedMessage(f"{kind}: {len(arrays)} array frames came, {len(self._taken)} are named")
+        return message
+
+    def decode_known(self, kind: str, body: Frame, arrays: Sequence[Frame], left_out: LeftOut) -> Message:
+        """Return a message from a node of another version, without the fields that this version does not know.
+
+        Raises:
+            UnknownKind: no message type has that name.
+            MalformedMessage: the fields that are known do not fit the type.
+        """
+        cls = kind_of(kind)
+        try:
+            raw = msgspec.msgpack.decode(body)
+            known = without_unknown(cls, raw, left_out) if cls is not None else raw
+            body = msgspec.msgpack.encode(known)
+        except (msgspec.DecodeError, RecursionError, ValueError, TypeError, OverflowError) as error:
+            raise MalformedMessage(f"{kind}: {error}") from None
+        return self._decode(kind, body, arrays)
+
+    def _decode(self, kind: str, body: Frame, arrays: Sequence[Frame]) -> Message:
         decoder = self._decoders.get(kind) or self._build_decoder(kind)
         self._incoming, self._taken = arrays, set()
         try:
-            message = decoder.decode(body)
+            return decoder.decode(body)
         except (msgspec.DecodeError, RecursionError, ValueError, TypeError, OverflowError) as error:
             raise MalformedMessage(f"{kind}: {error}") from None
         finally:
             self._incoming = ()
-        if len(self._taken) != len(arrays):
-            raise MalformedMessage(f"{kind}: {len(arrays)} array frames came, {len(self._taken)} are named")
-        return message
 
     def _build_decoder(self, kind: str) -> msgspec.msgpack.Decoder[Message]:
         cls = kind_of(kind)

@@ -10,6 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from pageant.protocol.encoding import ImageInputs
+from pageant.protocol.hearing import AudioInputs
 from pageant.protocol.message import Message, Request
 from pageant.protocol.pooling import PooledModel
 
@@ -33,6 +35,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         embeds_size: of the embeddings that its prompts may be; None is a model that takes none.
         generates: it generates text.
         pooled: what it makes of texts otherwise; None is nothing.
+        images: the images that it takes; None is none.
+        audio: the sounds that it takes, and nothing but these; None is none.
         is_replicated: its actors are those of replicas, with a prefix of their own each.
     """
 
@@ -53,6 +57,8 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     generates: bool = True
     pooled: PooledModel | None = None
     is_replicated: bool = False
+    images: ImageInputs | None = None
+    audio: AudioInputs | None = None
 
 
 class ServerAddress(Message, frozen=True, kw_only=True):

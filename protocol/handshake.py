@@ -1,13 +1,11 @@
 """Handshake of two nodes: `Hello`, answered by `Welcome` or `Rejected`. A node reads nothing else before it.
 
-The fingerprint covers every message type of the protocol. Nodes of different versions refuse each other by
-name rather than misread each other later.
+The fingerprint covers every message type of the protocol. Where it differs, the two nodes tell each other their
+protocols, and either understand each other in spite of it, as `compatibility` says, or refuse each other by name
+rather than misread each other later.
 """
 
 from __future__ import annotations
-
-import hashlib
-from functools import cache
 
 from pageant.protocol.message import Message
 
@@ -24,6 +22,8 @@ class Hello(Message, frozen=True, kw_only=True):
     version: str
     fingerprint: str
     endpoint: str
+    protocol: bytes = b""
+    """`OwnProtocol.describe()`, told to a node that has rejected another fingerprint with its own."""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
@@ -43,15 +43,18 @@ class Rejected(Message, frozen=True, kw_only=True):
     """Names both versions."""
     again: bool = False
     """A later `Hello` may fit: the node of that name has not been declared dead yet."""
+    protocol: bytes = b""
+    """`OwnProtocol.describe()` of the node that rejects: a `Hello` with the sender's own may fit."""
+    version: str = ""
+    """The version of the node that rejects."""
 
 
 class Knock(Message, frozen=True, kw_only=True):
     """Never answered: sending it tells the sender whether the other end of a connection exists."""
 
 
-@cache
 def fingerprint() -> str:
-    """Return 128 bits over the schema of all messages of `pageant.protocol`, as hexadecimal digits."""
-    from pageant.protocol.schema import canonical_schema
+    """Return 128 bits over the types of all messages of `pageant.protocol`, as hexadecimal digits."""
+    from pageant.protocol.compatibility import own_protocol
 
-    return hashlib.blake2b(canonical_schema(), digest_size=16).hexdigest()
+    return own_protocol().fingerprint

@@ -58,7 +58,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     quantization: str
     """How weights, and then the head, are quantised while they are loaded; "" if they are not."""
     checkpoint: str
-    """A digest of the checkpoint's configuration and of the headers of its weights."""
+    """A digest of the checkpoint's configuration, and of the headers and samples of its weights."""
     members: int
     """How many members the group has."""
 

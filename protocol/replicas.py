@@ -7,6 +7,8 @@ replica is drained. The scheduler ends a moved request without a word to its use
 elsewhere, with its output so far (see `Resumption`). A scheduler that died cannot answer: its requests are submitted
 elsewhere at once.
 
+    anybody ──MoveRequests──▶ frontend                       some of its requests change places while they run
+
     anybody ──AddReplica / DrainReplica / RemoveReplica / GetReplicas──▶ lifecycle ──GetPlaceUse──▶ frontends
 """
 
@@ -21,6 +23,10 @@ from pageant.protocol.message import Message, Request
 
 # Fact of a scheduler that answers `Move`.
 MOVES = "moves"
+# Fact of a scheduler: what its replica is for.
+ROLE = "role"
+ReplicaRole = Literal["prefill", "decode", "both"]
+"""A replica of role `prefill` computes prompts up to the first token, and hands requests over to one that is not."""
 # Fact of every actor of a replica that is being drained.
 DRAINING = "draining"
 # Values of that fact: the replica gets no new requests; its open requests move, too.
@@ -47,6 +53,29 @@ class Moved(Message, frozen=True, kw_only=True):
     """int32 [N]: the position up to which each was computed at the last of them."""
     unknown: tuple[str, ...] = ()
     """Names of those that had ended before. Their ends are on the way, by the detokenizer."""
+
+
+class RequestsMoved(Message, frozen=True, kw_only=True):
+    """The sequences that a frontend has begun to move."""
+
+    num_sequences: int
+    num_tokens: int
+    """Tokens of their prompts and of their outputs so far."""
+
+
+class MoveRequests(Request[RequestsMoved], frozen=True, kw_only=True):
+    """Ask a frontend to move open sequences from one replica to another. Those that were submitted last go first.
+
+    Where replicas share a store, the sequences find their full blocks there. Sequences that are moving already, or
+    that are handed over after their first tokens, are left alone.
+    """
+
+    source: str
+    """The prefix of the replica where they are: `replica-0/`."""
+    target: str
+    """The prefix of the replica where they go on."""
+    num_tokens: int
+    """The most tokens that all of them have."""
 
 
 class PlaceUse(Message, frozen=True, kw_only=True):
@@ -92,6 +121,10 @@ class AddReplica(Request[Replicas], frozen=True, kw_only=True):
     """Ask the lifecycle actor to start another replica. It is answered when that takes requests."""
 
     model: str = ""
+    name: str = ""
+    """`replica-1`: nothing is started if it is there already. Empty is the lowest number that is free."""
+    wait: bool = True
+    """Answer when it takes requests; false answers as soon as it is being started."""
 
 
 class DrainReplica(Request[Replicas], frozen=True, kw_only=True):

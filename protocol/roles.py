@@ -11,7 +11,9 @@ from enum import StrEnum
 
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady
 from pageant.protocol.drafting import Propose
+from pageant.protocol.encoding import EncodeImages
 from pageant.protocol.guiding import CompileGrammar, GuidesLost, GuideStep, TokenMasks
+from pageant.protocol.hearing import EncodeAudio, MeasureAudio
 from pageant.protocol.lifecycle import (
     AddAdapter,
     GetModelState,
@@ -30,6 +32,7 @@ from pageant.protocol.routing import Load, Route
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Abort, OutputBatch, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepPlan, StepResult
+from pageant.protocol.storing import FollowStore, Pin, Reserve, Settle
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat
@@ -60,7 +63,9 @@ class Feature(StrEnum):
     ADAPTERS = "adapters"
     THINKING_BUDGET = "thinking_budget"
     PROMPT_EMBEDS = "prompt_embeds"
+    IMAGES = "images"
     POOLING = "pooling"
+    AUDIO = "audio"
 
 
 @dataclass(frozen=True)
@@ -84,14 +89,20 @@ SCHEDULER = Role(
     frozenset(
         {
             *(Feature.STOP_TOKEN_IDS, Feature.BAD_WORDS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS),
-            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS, Feature.POOLING),
+            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS, Feature.IMAGES, Feature.POOLING),
+            Feature.AUDIO,
         }
     ),
 )
 BLOCKS = Role(
     "blocks",
     (Assign, ExecutorReady, GetPoolStatistics, ActorUp, ActorDown),
-    frozenset({Feature.PROMPT_LOGPROBS, Feature.ADAPTERS, Feature.PROMPT_EMBEDS}),
+    frozenset(
+        {
+            *(Feature.PROMPT_LOGPROBS, Feature.ADAPTERS, Feature.PROMPT_EMBEDS, Feature.IMAGES),
+            Feature.AUDIO,
+        }
+    ),
 )
 EXECUTOR = Role(
     "executor",
@@ -101,7 +112,8 @@ EXECUTOR = Role(
             *(Feature.SAMPLING, Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.MIN_TOKENS),
             *(Feature.PENALTIES, Feature.LOGIT_BIAS, Feature.ALLOWED_TOKENS, Feature.BAD_WORDS),
             *(Feature.EXTRA_ARGS, Feature.STRUCTURED_OUTPUTS, Feature.ADAPTERS, Feature.THINKING_BUDGET),
-            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS, Feature.POOLING),
+            *(*_SAMPLES_AND_LOGPROBS, Feature.PROMPT_EMBEDS, Feature.IMAGES, Feature.POOLING),
+            Feature.AUDIO,
         }
     ),
 )
@@ -116,6 +128,9 @@ DETOKENIZER = Role(
     ),
 )
 DRAFTER = Role("drafter", (Propose,))
+ENCODER = Role(
+    "encoder", (EncodeImages, EncodeAudio, MeasureAudio), frozenset({Feature.IMAGES, Feature.AUDIO})
+)
 GRAMMAR = Role("grammar", (CompileGrammar, GuideStep, ActorUp, ActorDown))
 FRONTEND = Role("frontend", (OutputBatch, ActorUp, ActorDown))
 
@@ -129,7 +144,22 @@ LIFECYCLE = Role(
 
 ROUTER = Role("router", (Route, Load, ActorUp, ActorDown))
 
-_ALL = (TOKENIZER, SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR, FRONTEND, LIFECYCLE, ROUTER)
+STORE = Role("store", (FollowStore, Reserve, Pin, Settle, ActorUp, ActorDown))
+
+_ALL = (
+    TOKENIZER,
+    ENCODER,
+    SCHEDULER,
+    BLOCKS,
+    EXECUTOR,
+    DETOKENIZER,
+    DRAFTER,
+    GRAMMAR,
+    FRONTEND,
+    LIFECYCLE,
+    ROUTER,
+    STORE,
+)
 ROLES = {role.name: role for role in _ALL}
 OWNED_ROLES = frozenset(role.name for role in (SCHEDULER, BLOCKS, EXECUTOR, DETOKENIZER, DRAFTER, GRAMMAR))
 """Roles that each replica of a model has an actor of, which serves no other replica."""

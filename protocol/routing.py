@@ -3,6 +3,7 @@
     frontend ──Route──▶ router ──Routed──▶ frontend          where each request had best be submitted
     scheduler ──Load──▶ router                               when it changed, at most every 50 ms
     router ──FollowBlocks──▶ blocks of each replica          which prefixes are cached where
+    router ──MoveRequests──▶ frontend                        where a replica lacks memory that another has
 
 The router advises. Requests and tokens do not pass it, and a frontend that gets no answer chooses by its own counts.
 A decision is a ticket: the router charges the replica with the request until a `Load` of it has the ticket, for the
@@ -35,6 +36,10 @@ class Load(Message, frozen=True, kw_only=True):
     """Seconds that a token more in a step takes; 0 while that is not known."""
     output_tokens: float = 0.0
     """Mean tokens of the outputs that ended lately; 0 while none has."""
+    memory: float = 0.0
+    """Share of KV memory that its requests hold, or wait for: above 1 where there is not enough."""
+    memory_tokens: int = 0
+    """Tokens that its KV memory holds; 0 while that is not known."""
 
 
 class Routed(Message, frozen=True, kw_only=True):
@@ -46,6 +51,10 @@ class Routed(Message, frozen=True, kw_only=True):
     """int64 [N]: for `Submit.ticket`."""
     expected_tokens: Int32Vector
     """int32 [N]: for `Submit.expected_tokens`."""
+    via: tuple[str, ...] = ()
+    """N prefixes of replicas that compute the prompts first, and hand the requests over to `places`; "" for those that
+    begin there at once. Empty where none is handed over.
+    """
 
 
 class Route(Request[Routed], frozen=True, kw_only=True):
@@ -96,6 +105,8 @@ class RouterStatistics(Message, frozen=True, kw_only=True):
     policy_failures: int
     """Decisions that the policy did not make: it failed, or named no replica that takes requests."""
     replicas: dict[str, ReplicaLoad]
+    moved: int = 0
+    """Sequences that changed their replica because it lacked memory."""
 
 
 class GetRouterStatistics(Request[RouterStatistics], frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ import msgspec
 
 from pageant.protocol.arrays import Float32Matrix, Int32Vector
 from pageant.protocol.embedding import PromptEmbeds
+from pageant.protocol.hearing import SpeechRules
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.pooling import PoolingParams
@@ -103,13 +104,17 @@ class Submit(Message, frozen=True, kw_only=True):
     """The request asks whether the step loop is alive: it is no use of the model."""
     """The marks of bounded reasoning (see `SamplingParams.thinking_token_budget`)."""
     prompt_embeds: PromptEmbeds | None = None
-    """Embeddings that stand in for the prompt's tokens, whose ids are placeholders then."""
+    """Embeddings that stand in for the prompt's tokens, or for some, whose ids are placeholders then."""
     pooling: PoolingParams | None = None
     """The prompt's hidden states are pooled, and nothing is sampled. `params` then mean nothing."""
     ticket: int = 0
     """The router's decision that sent the request here; 0 is none."""
     expected_tokens: int | None = None
     """Tokens of the prompt that the router expects to be computed rather than cached."""
+    handover: bool = False
+    """End the request after its first token, with the cause `moved`: it goes on at another replica."""
+    speech: SpeechRules | None = None
+    """Rules of a text that is heard."""
 
 
 class Abort(Message, frozen=True, kw_only=True):

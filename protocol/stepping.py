@@ -12,10 +12,12 @@ import msgspec
 
 from pageant.protocol.arrays import BoolVector, Int32Vector, int32
 from pageant.protocol.embedding import EmbeddedRows
+from pageant.protocol.hearing import SpeechRules
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.message import Message
 from pageant.protocol.pooling import PooledRows, PoolingParams
 from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.storing import StoredLayout
 from pageant.protocol.thinking import Thinking
 from pageant.protocol.tiers import BlockMoves
 
@@ -46,8 +48,10 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     thinking: Thinking | None = None
     """See `Submit`."""
     embedded: EmbeddedRows | None = None
-    """Embeddings of the prompt, less those that are cached; its token ids are placeholders then."""
+    """Embeddings of the prompt, less those that are cached; their token ids are placeholders then."""
     pooling: PoolingParams | None = None
+    """See `Submit`."""
+    speech: SpeechRules | None = None
     """See `Submit`."""
 
 
@@ -104,6 +108,8 @@ class StepPlan(Message, frozen=True, kw_only=True):
     """The number of steps of a multi-step plan; else 1."""
     continues: bool = False
     """The rows of the plan before go on. If that plan ended early, nothing of this one is computed."""
+    exchange: int = 0
+    """The number of the exchange with the block manager that granted it."""
 
 
 class CutShort(Message, frozen=True, kw_only=True):
@@ -219,3 +225,9 @@ class ExecutorReady(Message, frozen=True, kw_only=True):
     """Each sequence is computed whole, in one step, and nothing of it is kept: tokens attend to those that follow."""
     stages: int = 1
     """Stages of layers, each of which can compute another plan at the same time."""
+    stored: StoredLayout | None = None
+    """How a store keeps its blocks; None if it cannot."""
+    num_states: int = 0
+    """How many of the layer groups, the last ones, hold states of recurrent layers: a block has the states after
+    the last of its tokens. Such a block is of use to others only when it is full, and its step was computed before.
+    """

@@ -5,7 +5,7 @@
                                           incarnation. Nodes tell their watchers `ActorUp` and `ActorDown`.
     node/X ──ActorFailed──▶ supervisor    whenever an actor of X crashes
     node/X ──RenewLease──▶ supervisor ──LeaseGranted──▶ node/X      once per heartbeat
-    supervisor ──StopActor──▶ node/X      when another member of the actor's group has died
+    supervisor ──StopActor──▶ node/X ──ActorStopped──▶ supervisor      when another member of the actor's group has died
     supervisor ──StopNode──▶ node/*       at the end
 
     actor ──ActorChanged──▶ supervisor    an actor that is up has new facts; watchers with a handler are told
@@ -124,11 +124,21 @@ class StartActor(Message, frozen=True, kw_only=True):
 
 
 class StopActor(Message, frozen=True, kw_only=True):
-    """End this life of an actor in order. Nothing is answered: the supervisor knows that it ends."""
+    """End this life of an actor in order."""
 
     name: str
     incarnation: int
     reason: str
+
+
+class ActorStopped(Message, frozen=True, kw_only=True):
+    """A life that was ordered to end is over, and its process can have the next one.
+
+    It is not sent by a process that ends with the actor.
+    """
+
+    name: str
+    incarnation: int
 
 
 class ActorStarted(Message, frozen=True, kw_only=True):
@@ -153,6 +163,8 @@ class ActorFailed(Message, frozen=True, kw_only=True):
     """It had been ready."""
     permanent: bool = False
     """Another start would fail the same way."""
+    ends_process: bool = False
+    """The process of the actor's node ends too, by itself: nothing else can start there."""
 
 
 class DeathsCharged(Message, frozen=True, kw_only=True):
@@ -309,6 +321,10 @@ class AddReplicaActors(Request[ReplicaChanged], frozen=True, kw_only=True):
     """Ask the supervisor to start the actors of another replica of the model with this prefix."""
 
     model: str
+    number: int | None = None
+    """The replica's; None is the lowest that is free. One that is there stays as it is."""
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    """JSON objects by the names of its actors within it, each laid over the actor's options."""
 
 
 class MarkReplica(Request[ReplicaChanged], frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from pageant.protocol.arrays import Int32Vector
+from pageant.protocol.encoding import ImagePart
 from pageant.protocol.message import Message, Request
 
 
@@ -50,6 +51,10 @@ class Tokenize(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
     """The end that is cut off."""
     pair_tokens_max: int | None = None
     """Cut the second text to this many tokens."""
+    placeholder: int | None = None
+    """The token that stands for an image in the text."""
+    around: str = ""
+    """Put this before and behind each placeholder of an image."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,6 +74,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reasoning_content: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    parts: tuple[str | ImagePart, ...] = ()
+    """Texts and images, in order, of a turn that has images; `content` then has its texts alone."""
 
 
 class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
@@ -86,6 +93,10 @@ class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True)
     """See `Tokenize`."""
     chat_template: str | None = None
     """A template of the request's own, instead of the checkpoint's."""
+    placeholder: int | None = None
+    """The token that stands for an image. None where messages have no images."""
+    around: str = ""
+    """See `Tokenize`."""
 
 
 class Detokenized(Message, frozen=True, kw_only=True):
