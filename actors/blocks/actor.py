@@ -11,14 +11,16 @@ from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.costs import Move, MoveCosts
 from pageant.actors.blocks.followers import Follower, Key
 from pageant.actors.blocks.pool import BlockPool
+from pageant.actors.blocks.storing import StoringManager
 from pageant.actors.blocks.tiers import Tiers
-from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime import ActorOptions, receives
+from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.protocol.allocation import Assign, Assigned, GetPoolStatistics, PoolReady, PoolStatistics
 from pageant.protocol.arrays import int32
 from pageant.protocol.following import BlockEvents, FollowBlocks, StoredBlock
 from pageant.protocol.lifecycle import PrefixCacheReset, ResetPrefixCache
-from pageant.protocol.roles import BLOCKS
+from pageant.protocol.roles import BLOCKS, STORE
 from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tiers import MoveTimes
@@ -31,7 +33,7 @@ SIZE_MAX = 2**50
 SLOTS_MAX = 2**26
 
 
-class BlockManager(Actor):
+class BlockManager(StoringManager):
     """Serves `Assign` for the pool of the living executor.
 
     An experiment with another eviction order subclasses this and sets `pool_class`.
@@ -50,11 +52,13 @@ class BlockManager(Actor):
                 device. They are restored where that is quicker than computing them again.
             disk_space: bytes of the disk, such as `100GiB`, for blocks that there is no room for in the host's
                 memory; in the executor's `disk_path`.
+            store: the address of the KV store of the executor's host. Filled in where a topology has one.
         """
 
         enable_prefix_caching: bool = True
         host_memory: str | int = 0
         disk_space: str | int = 0
+        store: str = ""
 
         def __post_init__(self) -> None:
             for name in ("host_memory", "disk_space"):
@@ -69,6 +73,15 @@ class BlockManager(Actor):
                     raise ValueError(f"{name} keeps cached prefixes; it needs enable_prefix_caching")
             if parse_bytes(self.disk_space) and not parse_bytes(self.host_memory):
                 raise ValueError("disk_space keeps what there is no room for in host_memory, which is 0")
+            if self.store and not self.enable_prefix_caching:
+                raise ValueError(
+                    "enable_prefix_caching is False; expected True with a store, which keeps cached prefixes"
+                )
+            if self.store and parse_bytes(self.host_memory):
+                raise ValueError(
+                    f"host_memory is {self.host_memory!r}; expected none with a store, which keeps the same blocks in "
+                    "the same memory"
+                )
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -82,6 +95,8 @@ class BlockManager(Actor):
 
     async def on_start(self) -> None:
         self.watch("scheduler")
+        if self.options.store:
+            self.watch(self.options.store)
 
     @receives
     def executor_ready(self, event: ExecutorReady) -> None:
@@ -90,8 +105,9 @@ class BlockManager(Actor):
             self._epoch = event.epoch
             pool = self.pool_class(event.num_blocks, self.options.enable_prefix_caching)
             allocation = self._allocation = Allocation(
-                pool, event.block_size, self._make_tiers(event, pool), event.windows
+                pool, event.block_size, self._make_tiers(event, pool), event.windows, event.num_states
             )
+            self._use_store(event, allocation, self.sender)
             for follower in self._followers:
                 follower.start_over()
             allocation.follow(self._note if self._followers else None)
@@ -148,11 +164,14 @@ class BlockManager(Actor):
     @receives
     def measured(self, event: MoveTimes) -> None:
         """Record the times of the executor's steps and moves."""
-        tiers = self._allocation.tiers if self._allocation is not None else None
-        if tiers is None or event.epoch != self._epoch:
+        if event.epoch != self._epoch or self._allocation is None:
             return
+        tiers = self._allocation.tiers
+        costs = self._store_costs if tiers is None else tiers.costs
         for tokens, seconds in zip(event.step_tokens.tolist(), event.step_seconds.tolist(), strict=True):
-            tiers.costs.stepped(tokens, seconds)
+            costs.stepped(tokens, seconds)
+        if tiers is None:
+            return
         for route, moved in zip(Move, (event.host, event.written, event.read), strict=True):
             tiers.costs.moved(route, moved)
 
@@ -170,6 +189,7 @@ class BlockManager(Actor):
             return
         self.tell(self.sender, self._allocation.assign(request))
         self._wake_followers()
+        self._tend_store()
 
     def _refusal(self, request: Assign) -> Assigned:
         return Assigned(
@@ -189,6 +209,8 @@ class BlockManager(Actor):
         if self._allocation is None:
             return PrefixCacheReset(blocks=0)
         blocks, below = self._allocation.forget_prefixes(below=request.below)
+        if request.below:
+            self._forget_stored()
         self._wake_followers()
         return PrefixCacheReset(blocks=blocks, blocks_below=below)
 
@@ -210,14 +232,19 @@ class BlockManager(Actor):
         return self._allocation.statistics()
 
     @receives
-    def scheduler_up(self, event: ActorUp) -> None:
-        if self._allocation is not None:
+    def peer_up(self, event: ActorUp) -> None:
+        """Tell a scheduler of the pool; use a store."""
+        if role_of(event.address) == STORE.name:
+            self.store_up()
+        elif self._allocation is not None:
             self.tell(event.address, PoolReady(epoch=self._epoch))
 
     @receives
-    def scheduler_down(self, event: ActorDown) -> None:
-        """Free the sequences of a scheduler that died."""
-        if event.incarnation >= self._scheduler:
+    def peer_down(self, event: ActorDown) -> None:
+        """Free the sequences of a scheduler that died; do without a store that did."""
+        if role_of(event.address) == STORE.name:
+            self.store_down()
+        elif event.incarnation >= self._scheduler:
             self._follow(event.incarnation + 1)
 
     def _follow(self, incarnation: int) -> None:

@@ -81,6 +81,9 @@ class Admissions:
         """
         uses_cache = uses_cache and self.pool.enable_prefix_caching
         found = self._prefixes.find(sequence, total, step, self.tiers) if uses_cache else Found()
+        if found.grows:
+            self.pool.free(found.held)
+            return None
         lacks = self._lacks(found, total, chunk_max)
         if (
             beside

@@ -10,7 +10,6 @@ group for the same tokens (see `groups`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, islice
 
@@ -18,12 +17,14 @@ import numpy as np
 
 from pageant.actors.blocks.admissions import Admissions
 from pageant.actors.blocks.columns import Columns, rounds
+from pageant.actors.blocks.counting import check_references, slots_wasted
 from pageant.actors.blocks.embeddings import EmbeddingNumbers
 from pageant.actors.blocks.groups import NO_BLOCK, Groups
 from pageant.actors.blocks.partial_blocks import TOKEN_BYTES
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.sequence import Copies, Filled, Sequence
+from pageant.actors.blocks.stored import StoredBlocks
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
@@ -40,6 +41,7 @@ class Allocation:
         block_size: tokens per block.
         tiers: keep cached blocks that the pool evicts; None if there are none.
         windows: the attention window of each layer group.
+        num_states: how many of the groups, the last ones, hold states; see `groups`.
     """
 
     def __init__(
@@ -48,9 +50,10 @@ class Allocation:
         block_size: int,
         tiers: Tiers | None = None,
         windows: Iterable[int | None] = (None,),
+        num_states: int = 0,
     ) -> None:
         self.pool, self.block_size, self.tiers = pool, block_size, tiers
-        self.groups = Groups(windows, block_size)
+        self.groups = Groups(windows, block_size, num_states)
         self._num_groups = len(self.groups)
         # Open sequences by serial. Each has a slot of `_columns`.
         self._sequences: dict[int, Sequence] = {}
@@ -62,7 +65,18 @@ class Allocation:
         self._embeddings = EmbeddingNumbers(max(EMBEDDINGS_MIN, 2 * pool.num_blocks * block_size))
         # The last step that is known to have been computed.
         self._computed_step = 0
+        # The last exchange that granted anything.
+        self.granted_step = 0
+        # In the present exchange, the first refused admission waits for blocks from a store.
+        self._awaits_stored = False
         self._blocks_given_back = 0
+        # The pool's part in a store; None if there is none.
+        self.stored_blocks: StoredBlocks | None = None
+
+    def use_store(self, stored: StoredBlocks) -> None:
+        """Save full blocks in a store from now on, and restore them from there."""
+        self.stored_blocks = self._prefixes.stored_blocks = stored
+        stored.index = self._prefixes.index
 
     def assign(self, request: Assign) -> Assigned:
         """Carry out one exchange; see `protocol/allocation`."""
@@ -77,7 +91,10 @@ class Allocation:
         counts, grown = self._grow_in_order(request)
         complete = len(counts) == len(request.grow_serials)
         copies = Copies()
+        self._awaits_stored = False
         admitted = self._admit_in_order(request, copies, len(counts) > 0) if complete else []
+        if len(counts) or admitted:
+            self.granted_step = request.step
         return Assigned(
             step=request.step,
             epoch=request.epoch,
@@ -90,6 +107,7 @@ class Allocation:
             blocks_free=self.pool.num_free,
             num_blocks=self.pool.num_blocks,
             moves=self.tiers.end(bool(len(counts) or admitted)) if self.tiers is not None else None,
+            awaits_stored=self._awaits_stored,
         )
 
     def release_all(self) -> None:
@@ -98,6 +116,9 @@ class Allocation:
         self._admissions.forget_uncomputed()
         if self.tiers is not None:
             self.tiers.forget_uncommitted()
+        if self.stored_blocks is not None:
+            self.stored_blocks.scheduler_gone()
+        self.granted_step = 0
         self._prefixes.close(self._sequences.values())
         for sequence in self._sequences.values():
             self._release(sequence.held)
@@ -113,11 +134,13 @@ class Allocation:
         """
         self._prefixes.close(self._sequences.values())
         forgotten = self.pool.forget_all()
+        if self.stored_blocks is not None:
+            self.stored_blocks.forget()
         return forgotten, self.tiers.forget_all() if self.tiers is not None and below else 0
 
     def statistics(self) -> PoolStatistics:
         """Return the state of the pool."""
-        pool = self.pool
+        pool, below = self.pool, (self.tiers, self.stored_blocks)
         return PoolStatistics(
             num_blocks=pool.num_blocks,
             blocks_free=pool.num_free,
@@ -125,49 +148,20 @@ class Allocation:
             blocks_held=pool.num_blocks - pool.num_free,
             blocks_given_back=self._blocks_given_back,
             **vars(self._admissions.counts),
-            slots_wasted=self._slots_wasted(),
+            slots_wasted=slots_wasted(self.pool, self._sequences.values(), self.groups),
             sequences=len(self._sequences),
             evictions=pool.evictions,
-            tiers=self.tiers.statistics() if self.tiers is not None else (),
-        )
-
-    def _slots_wasted(self) -> int:
-        """Return the number of slots of held blocks without a token.
-
-        Only blocks after a sequence's last full one are counted. If another sequence shares such a block, it is
-        full there.
-        """
-        filled: dict[int, int] = {}
-        seen: Counter[int] = Counter()
-        for sequence in self._sequences.values():
-            first = sequence.granted // self.block_size * self._num_groups
-            for place, block in enumerate(sequence.blocks[first:], first):
-                if block >= 0:
-                    slots = max(0, sequence.granted - place // self._num_groups * self.block_size)
-                    filled[block] = max(filled.get(block, 0), slots)
-                    seen[block] += 1
-        return sum(
-            self.block_size - slots
-            for block, slots in filled.items()
-            if self.pool.references(block) == seen[block]
+            tiers=tuple(chain.from_iterable(one.statistics() for one in below if one is not None)),
         )
 
     def check_integrity(self) -> None:
-        """Assert that every reference to a block belongs to a sequence."""
+        """Assert that every reference to a block belongs to a sequence, or to a transfer."""
         self.pool.check_integrity()
         assert len(self._columns) == len(self._sequences), "every sequence has a slot, and nobody else"
         if self.tiers is not None:
             self.tiers.check_integrity()
-        held: dict[int, int] = {}
-        for sequence in self._sequences.values():
-            assert len(sequence.blocks) % self._num_groups == 0, (
-                "a block group lacks the block of a layer group"
-            )
-            for block in sequence.held:
-                held[block] = held.get(block, 0) + 1
-        for block in range(self.pool.num_blocks):
-            found, expected = self.pool.references(block), held.get(block, 0)
-            assert found == expected, f"block {block} has {found} references, {expected} sequences hold it"
+        beside = None if self.stored_blocks is None else self.stored_blocks.held()
+        check_references(self.pool, self._sequences.values(), self._num_groups, beside)
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -255,7 +249,7 @@ class Allocation:
         known = len(sequence.names) * self.block_size + len(sequence.tail) // TOKEN_BYTES
         index, count = divmod(min(known, sequence.granted), self.block_size)
         computed = sequence.granted_step <= self._computed_step
-        if count and computed and self.pool.enable_prefix_caching:
+        if count and computed and self.pool.enable_prefix_caching and not self.groups.has_states:
             held = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
             tokens = held[: TOKEN_BYTES * count]
             name = block_name(sequence.parent(index), tokens)
@@ -343,7 +337,9 @@ class Allocation:
         admitted: list[Admitted] = []
         for admission in request.admissions:
             beside = others or bool(admitted)
-            grant = self._admit(admission, budget, request, copies, beside) if budget > 0 else None
+            grant = (
+                self._admit(admission, budget, request, copies, beside) if admission.fits(budget) else None
+            )
             if grant is None:
                 break
             budget -= grant.num_tokens
@@ -360,13 +356,18 @@ class Allocation:
         token_ids, tail, embeddings = admission.token_ids, b"", None
         if self.pool.enable_prefix_caching:
             if admission.embed_names is not None:
-                numbers = self._embeddings.number(admission.embed_names)
-                token_ids = np.concatenate([numbers, token_ids[len(numbers) :]])
+                token_ids = self._embeddings.put(token_ids, admission)
                 embeddings = self._embeddings.generation
             contents, tail = full_blocks(token_ids, self.block_size)
-        root = root_name(admission.salt, admission.extra_keys, admission.adapter, embeddings)
+        root = root_name(admission.salt, admission.extra_keys, admission.adapter, embeddings or None)
         slot = self._columns.open(admission.serial, np.frombuffer(tail, "<i4"))
         sequence = Sequence(self._columns, slot, root, [], block_names(root, contents), contents)
+        sequence.is_local = embeddings is not None
+        store = None if admission.skip_cache else self.stored_blocks
+        if store is not None and store.wait(sequence, total, admission.serial, self.granted_step):
+            self._columns.close(admission.serial)
+            self._awaits_stored = True
+            return None
         most = admission.num_tokens_max
         budget = budget if most is None else min(budget, most)
         chunk = request.chunk_max if most is None else most
@@ -382,7 +383,9 @@ class Allocation:
         if placed is None:
             self._columns.close(admission.serial)
             return None
-        length = min(total - placed.num_cached, budget)
+        if self.stored_blocks is not None:
+            self.stored_blocks.admitted(admission.serial)
+        length = admission.chunk(placed.num_cached, budget)
         self._begin(sequence, placed.num_cached + length, request.step)
         self._note_next_free(sequence)
         self._sequences[admission.serial] = sequence

@@ -10,6 +10,7 @@ from collections import OrderedDict
 
 import numpy as np
 
+from pageant.protocol.allocation import Admission
 from pageant.protocol.arrays import Int32Vector, UInt8Vector
 from pageant.protocol.embedding import NAME_BYTES
 
@@ -31,10 +32,23 @@ class EmbeddingNumbers:
         self._numbers: OrderedDict[bytes, int] = OrderedDict()
         self._next = first
         self.generation = 0
-        """How often the count has begun anew; part of the root name of sequences with such numbers."""
+        """How often the count has begun anew; part of the root name of sequences with such numbers, from 1 on."""
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def put(self, token_ids: Int32Vector, admission: Admission) -> Int32Vector:
+        """Return token ids with numbers in place of placeholders, int32 [tokens].
+
+        Under the root name of tokens, numbers of the first generation mean no other rows, so that a text before an
+        image is shared with prompts that have none.
+        """
+        assert admission.embed_names is not None, "a prompt of tokens needs no numbers"
+        numbers = self.number(admission.embed_names)
+        places = np.arange(len(numbers)) if admission.embed_places is None else admission.embed_places
+        token_ids = token_ids.copy()
+        token_ids[places] = numbers
+        return token_ids
 
     def number(self, names: UInt8Vector) -> Int32Vector:
         """Return the numbers of rows, by their names [N * NAME_BYTES]."""

@@ -7,6 +7,9 @@ them.
 Where only some layers have a window, or windows differ, layers are in groups of equal size, so that all blocks
 have the same size (after vLLM's hybrid KV cache manager). A sequence has a block of each group for every
 `block_size` of its tokens, next to each other in its table. These blocks together are a block group.
+
+Blocks of the last groups may hold states of recurrent layers: those after the last of the block's tokens. Such a block
+is of use to others only when it is full, and when the step that fills it is over.
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ class Groups:
 
     Args:
         windows: the attention window of each, in tokens; None is unlimited.
+        num_states: how many of the groups, the last ones, hold states.
     """
 
-    def __init__(self, windows: Iterable[int | None], block_size: int) -> None:
+    def __init__(self, windows: Iterable[int | None], block_size: int, num_states: int = 0) -> None:
         self.block_size, self.windows = block_size, tuple(windows)
         assert self.windows, "a model has at least one group of layers"
         assert self.windows[0] is None or None not in self.windows, "the first group reaches furthest"
+        self.has_states = num_states > 0
         self.windowed = [group for group, window in enumerate(self.windows) if window is not None]
 
     def __len__(self) -> int:

@@ -18,6 +18,7 @@ from pageant.actors.blocks.groups import NO_BLOCK, Groups
 from pageant.actors.blocks.partial_blocks import FANOUT_MAX, TOKEN_BYTES, PartialBlockIndex, common_tokens
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.sequence import RESTORED, Filled, Found, Sequence
+from pageant.actors.blocks.stored import StoredBlocks
 from pageant.actors.blocks.tail_index import TailIndex
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.block_names import is_of_first_group, name_in_group
@@ -46,6 +47,8 @@ class Prefixes:
         self._open: dict[int, Sequence] = {}
         # Called with every block that is stored or removed; None if there are no followers.
         self._listener: Listener | None = None
+        # Full blocks that are named are saved there; None if there is no store.
+        self.stored_blocks: StoredBlocks | None = None
         self._listen()
 
     def forget_uncomputed(self, computed_step: int) -> None:
@@ -77,6 +80,9 @@ class Prefixes:
 
     def index(self, filled: Iterable[Filled]) -> None:
         """Name blocks of sequences, which can be found by their names from then on."""
+        if self.stored_blocks is not None:
+            filled = list(filled)
+            self.stored_blocks.note(filled)
         num_groups, size = len(self.groups), self.block_size
         blocks: list[int] = []
         names: list[bytes] = []
@@ -121,12 +127,14 @@ class Prefixes:
         """Return what is cached of a new sequence of `total` tokens, the last of which must be computed."""
         names = sequence.names[: (total - 1) // self.block_size]
         if len(self.groups) > 1 or self.groups.windowed:
-            found = self._find_in_groups(names, tiers)
+            found = self._find_in_groups(names, step, tiers)
         else:
             blocks = self.pool.match(names)
             slots = [] if tiers is None else tiers.find(names[len(blocks) :])
             blocks += [RESTORED] * len(slots)
             found = Found(num_full=len(blocks), blocks=blocks, slots=slots)
+        if self.groups.has_states:
+            return found  # of a part of a block there are no states
         index = found.num_full
         tokens = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
         wanted = tokens[: TOKEN_BYTES * (total - 1 - index * self.block_size)]
@@ -140,15 +148,24 @@ class Prefixes:
                     found.slots += slots
         return found
 
-    def _find_in_groups(self, names: list[bytes], tiers: Tiers | None) -> Found:
-        """Find the most block groups of which all blocks are cached that the first uncomputed token reaches."""
+    def _find_in_groups(self, names: list[bytes], step: int, tiers: Tiers | None) -> Found:
+        """Find the most block groups of which all blocks are cached that the first uncomputed token reaches.
+
+        States count only if they were computed before `step`: in a step, nobody waits for those of others.
+        """
         pool, groups = self.pool, self.groups
 
         def cached(group: int, index: int) -> bool:
             name = name_in_group(names[index], group)
             return name in pool or (tiers is not None and name in tiers)
 
-        found = Found(num_full=groups.longest(len(names), cached))
+        def there(group: int, index: int) -> bool:
+            block = pool.find(name_in_group(names[index], group)) if group else None
+            return cached(group, index) and (block is None or self._computed[block][0] < step)
+
+        longest = groups.longest(len(names), cached)
+        found = Found(num_full=groups.longest(len(names), there) if groups.has_states else longest)
+        found.grows = found.num_full < longest
         firsts = [groups.first(group, found.num_full * self.block_size) for group in range(len(groups))]
         for index, name in enumerate(names[: found.num_full]):
             for group, first in enumerate(firsts):

@@ -32,6 +32,8 @@ class Sequence:
     """How many of its block groups have been indexed."""
     firsts: list[int] = field(default_factory=list)
     """For each layer group, the first block group of which it holds the block."""
+    is_local: bool = False
+    """The names of its blocks mean something to this block manager alone."""
 
     @property
     def tail(self) -> bytes:
@@ -101,6 +103,8 @@ class Found:
     """Slots of lower tiers, for each RESTORED entry and for the partial block group."""
     sources: list[int] = field(default_factory=list)
     num_partial: int = 0
+    grows: bool = False
+    """More of it will be cached when the step at hand is over."""
 
     @property
     def held(self) -> list[int]:

@@ -30,15 +30,17 @@ from pageant.actors.executor.instructions import (
 )
 from pageant.actors.executor.options import ExecutorOptions, make_runner
 from pageant.actors.executor.runners.memory import available_bytes
+from pageant.actors.executor.storing import Storing
 from pageant.actors.executor.succeeding import Succeeding
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.tracing import step_spans
 from pageant.actors.executor.work import Launched, Work
 from pageant.actors.runtime import receives
+from pageant.actors.runtime.address import role_of
 from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.lifecycle import WEIGHT_VERSION
-from pageant.protocol.roles import EXECUTOR
+from pageant.protocol.roles import EXECUTOR, SCHEDULER
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.stepping import MAX_MODEL_LEN, CutShort, ExecutorReady, StepPlan
 from pageant.protocol.supervision import ActorDown, ActorUp, Facts, Progress
@@ -50,7 +52,7 @@ LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
 
-class Executor(Leading, Adapting, Succeeding):
+class Executor(Storing, Leading, Adapting, Succeeding):
     """Computes the steps of one device, or leads a group of executors that compute them together."""
 
     role = EXECUTOR
@@ -82,6 +84,7 @@ class Executor(Leading, Adapting, Succeeding):
         self._disk: DiskFile | None = None
         self._joined = {}
         self._reported = 0
+        self._stored_turns = {}
         if options.torch_device != "cpu":
             self.offload_threads = 2  # one waits for tokens while the other launches the next step
 
@@ -90,6 +93,8 @@ class Executor(Leading, Adapting, Succeeding):
         self._runner = await (self._lead() if leads else self.offload(self.open_runner))
         self._thread = self.open_thread()
         self.core.start(self.incarnation, len(self._runner.windows), launches_ahead=self.offload_threads == 1)
+        if self._runner.num_states:
+            self.core.batch.follow_states()
         await self._load_added()
         self.spawn(self._watch_steps())
         self.watch("scheduler")
@@ -137,6 +142,9 @@ class Executor(Leading, Adapting, Succeeding):
     def peer_up(self, event: ActorUp) -> None:
         """Introduces itself to the scheduler and to the block manager, whichever came up. A grammar is told of all that
         it is to follow."""
+        if role_of(event.address) == SCHEDULER.name:
+            self.core.scheduler_up(event.incarnation)
+            self._perform()
         if event.address == GRAMMAR:
             self.core.grammar_up(self.clock.now())
             self._perform()
@@ -155,10 +163,12 @@ class Executor(Leading, Adapting, Succeeding):
                 host_bytes=self._host_bytes(),
                 disk_bytes=0 if self._disk is None else self._disk.bytes_free,
                 windows=self._runner.windows,
+                num_states=self._runner.num_states,
                 multi_step=self._takes_multi_step,
                 weight_version=self.options.weight_version,
                 whole_prompts=self._runner.whole_prompts,
                 stages=self.options.pipeline_parallel,
+                stored=self.stored_layout,
             ),
         )
 
@@ -217,6 +227,8 @@ class Executor(Leading, Adapting, Succeeding):
         """Carry out the core's instructions, in order."""
         for instruction in self.core.take_instructions():
             self._carry_out(instruction)
+        if self._stored_turns:
+            self._give_stored_turns()
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -257,18 +269,18 @@ class Executor(Leading, Adapting, Succeeding):
         return self._thread.launch(work)
 
     async def _sample(self, order: Sample) -> None:
-        drawn = await self.offload(self._thread.draw_awaiting, order.undrawn, order.recalled)
+        drawn = await self.offload(self._thread.draw_awaiting, order.pending, order.recalled)
         self.core.sampled(order.step, drawn, self.clock.now())
         self._perform()
 
     async def _sample_late(self, order: SampleLate) -> None:
-        drawn = await self.offload(self._runner.draw, order.kept.undrawn)
+        drawn = await self.offload(self._runner.draw, order.kept.pending)
         token_ids = await self.offload(drawn.token_ids)
         self.core.late_sampled(order.kept, drawn, token_ids)
         self._perform()
 
     async def _fetch(self, order: Fetch) -> None:
-        token_ids = await self.offload(order.drawn.token_ids)
+        token_ids = await self.offload(order.tokens.token_ids)
         self.core.fetched(order.step, token_ids, self.clock.now())
         self._perform()
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from pageant.actors.executor.batch.endings import EndedRows, RowEnd
 from pageant.actors.executor.guided.keeping import mask_deadline
-from pageant.actors.executor.guided.undrawn import Undrawn
-from pageant.actors.executor.runners.model_runner import Drawn, ModelRunner
-from pageant.actors.executor.work import DrawnSteps, Launched, Work
+from pageant.actors.executor.guided.pending_sample import PendingSample
+from pageant.actors.executor.runners.model_runner import ModelRunner, StepTokens
+from pageant.actors.executor.work import Launched, MultiStepTokens, Work
 from pageant.actors.runtime.clock import Clock
 
 __all__ = ["ComputingThread", "CutSignal"]
@@ -77,7 +77,7 @@ class ComputingThread:
         if work.ends is not None:
             return self._launch_several(work, work.ends, began)
         outcome = self._runner.launch(work.steps[0])
-        if not isinstance(outcome, Undrawn):
+        if not isinstance(outcome, PendingSample):
             return Launched(began, outcome, computed=self._clock.now() if outcome.ready else None)
         reached = self._clock.now() - outcome.waited
         if outcome.guided.come_until(self._wait_until(outcome, began, reached), self._clock):
@@ -87,32 +87,32 @@ class ComputingThread:
         self._is_holding = True
         return Launched(began, None, outcome, reached)
 
-    def _wait_until(self, undrawn: Undrawn, began: float, reached: float) -> float:
-        left = mask_deadline(undrawn, began, reached) - self._clock.now()
+    def _wait_until(self, pending: PendingSample, began: float, reached: float) -> float:
+        left = mask_deadline(pending, began, reached) - self._clock.now()
         return reached + min(self._soon_seconds, left)
 
     def _launch_several(self, work: Work, ends: Sequence[RowEnd], began: float) -> Launched:
         """Compute the steps of a plan until it is cut, all of its rows have ended, or nobody wants it any more."""
-        drawn: list[Drawn] = []
+        steps: list[StepTokens] = []
         for inputs in work.steps:
-            self._has_stopped |= bool(drawn) and self._cut.is_cut(work)
+            self._has_stopped |= bool(steps) and self._cut.is_cut(work)
             if self._has_stopped or not self._cut.is_wanted(work):
                 break
             outcome = self._runner.launch(inputs)
-            assert not isinstance(outcome, Undrawn), "guided rows come in single steps"
-            drawn.append(outcome)
+            assert not isinstance(outcome, PendingSample), "guided rows come in single steps"
+            steps.append(outcome)
             if outcome.ready:
                 positions, tokens = inputs.sampling.position, outcome.token_ids()
                 self._has_stopped = self._ended.all_ended(inputs.rows, ends, positions, tokens)
-        all_drawn = DrawnSteps(drawn)
-        computed = self._clock.now() if all_drawn.ready else None
-        return Launched(began, all_drawn, computed=computed, num_steps=len(drawn))
+        of_all = MultiStepTokens(steps)
+        computed = self._clock.now() if of_all.ready else None
+        return Launched(began, of_all, computed=computed, num_steps=len(steps))
 
-    def draw_awaiting(self, undrawn: Undrawn, recalled: int) -> Drawn:
+    def draw_awaiting(self, pending: PendingSample, recalled: int) -> StepTokens:
         """Draw the step that awaits masks, with those that have come, and go on.
 
         Args:
             recalled: the number of the last launch that was handed over.
         """
         self._is_holding, self._recalled = False, recalled
-        return self._runner.draw(undrawn)
+        return self._runner.draw(pending)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pageant.actors.executor.adapters import AdapterBook
 from pageant.actors.executor.batch.batch import Batch
 from pageant.actors.executor.computing import CutSignal
-from pageant.actors.executor.guided.guiding import DrawnTokens
+from pageant.actors.executor.guided.guiding import RowTokens
 from pageant.actors.executor.guided.keeping import Kept
 from pageant.actors.executor.guided_draws import GuidedDraws
 from pageant.actors.executor.instructions import (
@@ -37,9 +37,10 @@ from pageant.actors.executor.instructions import (
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.multi_step import MultiStep
 from pageant.actors.executor.pace import UNKNOWN_SECONDS, HangWatch, Pace
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.steps import Step, StepState
 from pageant.actors.executor.tiers.moving import Move, Moving
+from pageant.actors.executor.tiers.stored_moves import StoredMoves
 from pageant.actors.executor.tracing import StepTracing
 from pageant.actors.executor.work import Launched
 from pageant.protocol.guiding import GuidesLost, TokenMasks
@@ -91,6 +92,7 @@ class ExecutorCore:
         """Instructions that were not taken yet, in order."""
         self._moving = Moving()
         """Moves of blocks that are to be made."""
+        self.stored_moves = StoredMoves()
         self._multi_step = MultiStep(batch, self.cut)
         """How plans are packed, and what of them was not computed."""
         self._guided = GuidedDraws(batch, self._out, mask_patience)
@@ -124,6 +126,11 @@ class ExecutorCore:
         """The steps that were packed, and are not answered."""
         return [step for step in self.steps if step.state is not RECEIVED]
 
+    @property
+    def has_foreign_steps(self) -> bool:
+        """Tell whether steps of former schedulers are not over."""
+        return any(step.incarnation != self.scheduler for step in chain(self.steps, self._with_thread))
+
     def expected_seconds(self, tokens: int) -> float | None:
         """Return how long a step of so many tokens takes, as far as is known."""
         return self._pace.expected(tokens)
@@ -136,15 +143,20 @@ class ExecutorCore:
         Raises:
             PlanMismatch: it does not follow the last one.
         """
-        if incarnation > self.scheduler:
-            self._begin_scheduler(incarnation)
+        if incarnation < self.scheduler:
+            return  # its sender is known to be gone
+        self.scheduler_up(incarnation)
         self._multi_step.receive(plan)
         if plan.epoch == self.epoch:
             self.steps.append(Step(plan, scheduler, incarnation))
             self._pack(now)
 
-    def _begin_scheduler(self, incarnation: int) -> None:
+    def scheduler_up(self, incarnation: int) -> None:
+        """Start over with a scheduler of a later incarnation: the batch is empty."""
+        if incarnation <= self.scheduler:
+            return
         self.scheduler = incarnation
+        self.stored_moves.computed_step = 0
         self.batch.clear()
         while self.steps and self.steps[-1].state is RECEIVED:
             self.steps.pop()
@@ -233,8 +245,8 @@ class ExecutorCore:
             self._order_move()  # which may have waited for this launch to come back
             return
         step.launched, step.computed = outcome, outcome.computed
-        if outcome.drawn is not None:
-            self._sampled(step, outcome.drawn, now)
+        if outcome.tokens is not None:
+            self._sampled(step, outcome.tokens, now)
             return
         step.become(AWAITING_MASKS)
         for later in self.steps:
@@ -242,21 +254,21 @@ class ExecutorCore:
                 later.become(PACKED)
         self._guided.await_masks(step, self._num_launches, now)
 
-    def sampled(self, step: Step, drawn: Drawn, now: float) -> None:
+    def sampled(self, step: Step, tokens: StepTokens, now: float) -> None:
         """Take in the draw of a step that awaited masks. Rows whose masks are missing are deferred."""
-        step.computed = now if drawn.ready else None
-        step.missing = tuple(drawn.missing.tolist())
-        self._guided.defer(step, drawn.late, now, is_wanted=step.incarnation == self.scheduler)
-        self._sampled(step, drawn, now)
+        step.computed = now if tokens.ready else None
+        step.missing = tuple(tokens.missing.tolist())
+        self._guided.defer(step, tokens.late, now, is_wanted=step.incarnation == self.scheduler)
+        self._sampled(step, tokens, now)
 
     # Tokens.
 
-    def _sampled(self, step: Step, drawn: Drawn, now: float) -> None:
-        step.drawn = drawn
+    def _sampled(self, step: Step, tokens: StepTokens, now: float) -> None:
+        step.tokens = tokens
         step.become(SAMPLED)
         self._advance()
-        if drawn.ready and step is self.steps[0]:
-            self._answer(step, drawn.token_ids(), now)
+        if tokens.ready and step is self.steps[0]:
+            self._answer(step, tokens.token_ids(), now)
         else:
             self._fetch()
 
@@ -265,7 +277,7 @@ class ExecutorCore:
         first = self.steps[0] if self.steps else None
         if self._fetching is None and first is not None and first.state is SAMPLED:
             self._fetching = first
-            self._out.append(Fetch(first, first.drawn))
+            self._out.append(Fetch(first, first.tokens))
 
     def fetched(self, step: Step, token_ids: npt.NDArray[np.int64], now: float) -> None:
         """Take in the tokens of a step, int64 [D] for its drawing rows, which were on their way from the device.
@@ -294,8 +306,10 @@ class ExecutorCore:
         step.become(ANSWERED)
         self.steps.remove(step)
         self._moving.ended()
+        if step.incarnation == self.scheduler:
+            self.stored_moves.computed_step = step.plan.exchange
 
-    def _take_tokens(self, step: Step, token_ids: npt.NDArray[np.int64]) -> DrawnTokens | None:
+    def _take_tokens(self, step: Step, token_ids: npt.NDArray[np.int64]) -> RowTokens | None:
         """Take in what a step drew. Returns the tokens that count, for a grammar."""
         if not step.may_stop_short:
             return self.batch.take_tokens(step.inputs, token_ids, step.void)
@@ -310,7 +324,7 @@ class ExecutorCore:
         if step.traces:
             self._out.append(Trace(step, began, ended))
         if num_steps:
-            self._moving.stepped(step.num_tokens, seconds / num_steps)
+            self._moving.stepped(step.num_tokens, seconds / num_steps, always=self.stored_moves.any_came)
             self._pace.took(step.num_tokens, seconds / num_steps)
         if (report := self._moving.take_report(self.epoch)) is not None:
             self._out.append(Send("blocks", report))
@@ -347,9 +361,9 @@ class ExecutorCore:
         if message.epoch == self.epoch:
             self._guided.guides_lost(message.guides.tolist())
 
-    def late_sampled(self, kept: Kept[Step], drawn: Drawn, token_ids: npt.NDArray[np.int64]) -> None:
+    def late_sampled(self, kept: Kept[Step], tokens: StepTokens, token_ids: npt.NDArray[np.int64]) -> None:
         """Take in the tokens of deferred rows, int64 [D] for the D rows that were kept."""
-        self._guided.late_sampled(kept, drawn, token_ids, self.scheduler)
+        self._guided.late_sampled(kept, tokens, token_ids, self.scheduler)
 
     # Time.
 

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.batch.batch import Batch
-from pageant.actors.executor.guided.guiding import DrawnTokens
+from pageant.actors.executor.guided.guiding import RowTokens
 from pageant.actors.executor.guided.keeping import Kept, KeptDraws, mask_deadline
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.instructions import Instruction, Sample, SampleLate, Send, Wake
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.steps import Step, StepState
 from pageant.protocol.guiding import TokenMasks
 
@@ -51,7 +51,7 @@ class GuidedDraws:
         """When deferred rows are looked at next; None while there are none."""
         self.drawing: list[Kept[Step]] = []
         """Deferred rows that are being drawn, in order."""
-        self._early: list[tuple[Kept[Step], Drawn, npt.NDArray[np.int64]]] = []
+        self._early: list[tuple[Kept[Step], StepTokens, npt.NDArray[np.int64]]] = []
         """Deferred rows that are drawn, and whose step is not answered yet."""
 
     # The grammar.
@@ -74,11 +74,11 @@ class GuidedDraws:
             self._fail_all(self._lost, now)
         self.tell()
 
-    def tell(self, drawn: DrawnTokens | None = None) -> None:
+    def tell(self, drawn: RowTokens | None = None) -> None:
         """Tell the grammar what is new of the guided rows, if anything is."""
-        news = self._guiding.take_news(self.epoch, drawn)
-        if news is not None:
-            self._out.append(Send(GRAMMAR, news))
+        changes = self._guiding.take_changes(self.epoch, drawn)
+        if changes is not None:
+            self._out.append(Send(GRAMMAR, changes))
 
     def _reopen(self, guides: Sequence[int] | None) -> None:
         """Tell the grammar of these guides again, or of all."""
@@ -115,14 +115,14 @@ class GuidedDraws:
         if self._awaiting is None:
             return
         step, last_launch = self._awaiting
-        undrawn, launched = step.awaited, step.launched
-        if len(undrawn.guided.late):
-            deadline = mask_deadline(undrawn, launched.began, launched.reached_draw)
+        pending, launched = step.awaited, step.launched
+        if len(pending.guided.late):
+            deadline = mask_deadline(pending, launched.began, launched.reached_draw)
             if now < deadline:
                 self._out.append(Wake(deadline))
                 return
         self._awaiting = None
-        self._out.append(Sample(step, undrawn, last_launch))
+        self._out.append(Sample(step, pending, last_launch))
 
     def tick(self, now: float) -> None:
         """Draw what has waited long enough, and look at deferred rows when it is time."""
@@ -132,7 +132,7 @@ class GuidedDraws:
 
     # Deferred rows.
 
-    def defer(self, step: Step, late: Undrawn | None, now: float, *, is_wanted: bool) -> None:
+    def defer(self, step: Step, late: PendingSample | None, now: float, *, is_wanted: bool) -> None:
         """Keep the rows of a step that are to be drawn when their masks come.
 
         Args:
@@ -175,7 +175,7 @@ class GuidedDraws:
             self._out.append(SampleLate(kept))
 
     def late_sampled(
-        self, kept: Kept[Step], drawn: Drawn, token_ids: npt.NDArray[np.int64], scheduler: int
+        self, kept: Kept[Step], tokens: StepTokens, token_ids: npt.NDArray[np.int64], scheduler: int
     ) -> None:
         """Take in the tokens of rows that were deferred, and tell their scheduler, unless it is dead. It hears of the
         deferral first: tokens that overtake their step's own, which may be on their way, are held back.
@@ -184,25 +184,25 @@ class GuidedDraws:
         """
         self.drawing.remove(kept)
         if kept.step.state is StepState.ANSWERED:
-            self._take_late(kept, drawn, token_ids, scheduler)
+            self._take_late(kept, tokens, token_ids, scheduler)
         else:
-            self._early.append((kept, drawn, token_ids))
+            self._early.append((kept, tokens, token_ids))
 
     def answered(self, step: Step, scheduler: int) -> None:
         """Tell of the tokens that were held back for this step."""
         if self._early:
             due, self._early = self._early, []
-            for kept, drawn, token_ids in due:
+            for kept, tokens, token_ids in due:
                 if kept.step is step:
-                    self._take_late(kept, drawn, token_ids, scheduler)
+                    self._take_late(kept, tokens, token_ids, scheduler)
                 else:
-                    self._early.append((kept, drawn, token_ids))
+                    self._early.append((kept, tokens, token_ids))
 
     def _take_late(
-        self, kept: Kept[Step], drawn: Drawn, token_ids: npt.NDArray[np.int64], scheduler: int
+        self, kept: Kept[Step], tokens: StepTokens, token_ids: npt.NDArray[np.int64], scheduler: int
     ) -> None:
-        step, guided = kept.step, kept.undrawn.guided
+        step, guided = kept.step, kept.pending.guided
         if step.incarnation == scheduler:
             taken = self._batch.take_late(guided.rows, guided.positions, token_ids, kept.guides)
             self.tell(taken)
-            self._out.append(Send(step.scheduler, step.late_tokens(guided.rows, token_ids, drawn)))
+            self._out.append(Send(step.scheduler, step.late_tokens(guided.rows, token_ids, tokens)))

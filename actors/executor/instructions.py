@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pageant.actors.executor.guided.keeping import Kept
-from pageant.actors.executor.guided.undrawn import Undrawn
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.steps import Step
 from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.work import Work
@@ -38,7 +38,7 @@ class Sample(NamedTuple):
     """Have a step drawn that awaited masks, with those that have come. Then `core.sampled`."""
 
     step: Step
-    undrawn: Undrawn
+    pending: PendingSample
     recalled: int
     """Launches up to this number are handed over again."""
 
@@ -53,7 +53,7 @@ class Fetch(NamedTuple):
     """Wait for tokens that are on their way from the device. Then `core.fetched`."""
 
     step: Step
-    drawn: Drawn
+    tokens: StepTokens
 
 
 class MakeMove(NamedTuple):

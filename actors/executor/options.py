@@ -79,6 +79,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
             each expert made, whose sum has the bits of one executor (`exact`) and more bytes to move.
         tensor_segments: parts that sums over the executors are taken in; None is one for each.
         replicas_near: replicas of the model on this host, which share its cores and memory. Filled in.
+        store_bytes: memory of this host that a store takes. Filled in.
         collectives: how executors of a group exchange tensors: by memory that they share (`shm`), by torch.distributed
             (`gloo`), or `auto`: the first of these that can be.
     """
@@ -120,6 +121,7 @@ class ExecutorOptions(ActorOptions, frozen=True, kw_only=True):
     tensor_segments: int | None = None
     collectives: Literal["auto", "shm", "gloo"] = "auto"
     replicas_near: int = 1
+    store_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("mask_patience", "step_patience"):
@@ -350,6 +352,7 @@ def runner_config(options: ExecutorOptions, rank: int = 0) -> RunnerConfig:
         scratch_tokens=SCRATCH_STEPS * options.max_num_batched_tokens,
         kv_cache_dtype=options.kv_cache_dtype,
         budget_bytes=None if memory is None else parse_bytes(memory),
+        store_bytes=options.store_bytes,
         num_blocks=options.num_blocks,
         fit_max_model_len=options.fit_max_model_len,
         group_layers=options.group_layers,

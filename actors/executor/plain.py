@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from pageant.actors.executor.actor import Executor
 from pageant.actors.executor.batch.inputs import StepInputs
-from pageant.actors.executor.runners.model_runner import Drawn, Host, KnownTokens, ModelRunner
+from pageant.actors.executor.runners.model_runner import Host, KnownTokens, ModelRunner, StepTokens
 from pageant.actors.executor.tiers.moving import Move
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.roles import Feature
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.guided.undrawn import Undrawn
+    from pageant.actors.executor.guided.pending_sample import PendingSample
 
 __all__ = ["KnownTokens", "PlainExecutor", "PlainRunner", "StepInputs"]
 
@@ -38,6 +38,7 @@ class PlainRunner:
     dtype = "float32"
     kernels = ""
     windows: tuple[int | None, ...] = (None,)
+    num_states = 0
     whole_prompts = False
     host: Host = NoHost()
 
@@ -63,7 +64,7 @@ class PlainRunner:
         """Compute a step, and return a token for each of its drawing rows (`inputs.rows`)."""
         raise NotImplementedError
 
-    def draw(self, undrawn: Undrawn) -> Drawn:
+    def draw(self, pending: PendingSample) -> StepTokens:
         """See `ModelRunner`."""
         raise NotImplementedError("no step of this runner waits for masks")
 

@@ -32,7 +32,9 @@ class SimulatedExecutor(Executor):
     """The meeting of the group that it leads."""
     soon_seconds = 0.0  # nothing may wait but in simulated time
     features = Executor.features - {
-        *(Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS, Feature.PROMPT_EMBEDS)
+        *(Feature.TOP_K, Feature.TOP_P, Feature.MIN_P, Feature.EXTRA_ARGS, Feature.PROMPT_EMBEDS),
+        Feature.IMAGES,
+        Feature.AUDIO,
     }
 
     class Options(SimulatedOptions, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.batch.scoring import Scored
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.runners.model_runner import KnownTokens
 from pageant.actors.executor.simulated_model import logprob_of
 from pageant.protocol.logprobs import Logprobs
@@ -24,7 +24,7 @@ TOP_MAX = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulatedUndrawn(Undrawn):
+class SimulatedPendingSample(PendingSample):
     """D drawing rows, with the scores of the S that are not drawn by their noise alone."""
 
     rows: npt.NDArray[np.int32]  # [D]
@@ -36,10 +36,10 @@ class SimulatedUndrawn(Undrawn):
     prompts: Logprobs | None = None
     inputs: StepInputs | None = None  # for drafts that follow; none for rows that are drawn alone
 
-    def part(self, places: Int64) -> SimulatedUndrawn:
-        """See `Undrawn`."""
+    def part(self, places: Int64) -> SimulatedPendingSample:
+        """See `PendingSample`."""
         some = np.isin(self.shaped, places)
-        return SimulatedUndrawn(
+        return SimulatedPendingSample(
             places=self.places[places],
             guided=self.guided.part(places),
             rows=self.rows[places],

@@ -11,6 +11,7 @@ leader waits until it is stopped.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,8 +21,8 @@ import numpy as np
 from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.groups.orders import packed_of, with_adapters
 from pageant.actors.executor.groups.rank import Rank
-from pageant.actors.executor.guided.undrawn import Undrawn
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.simulated_model import mix
 from pageant.actors.executor.simulated_runner import Int64, SimulatedOptions, SimulatedRunner, UInt64
 from pageant.actors.executor.work import Work
@@ -37,7 +38,56 @@ from pageant.protocol.ranks import (
     RankStep,
 )
 
-__all__ = ["SimulatedLeader", "SimulatedMeeting", "SimulatedRank", "meeting_of"]
+__all__ = ["SimulatedFollower", "SimulatedLeader", "SimulatedMeeting", "SimulatedRank", "meeting_of"]
+
+
+class SimulatedFollower:
+    """Member that follows, as the leader's thread has it compute: it pairs what it is told with its orders, in turn.
+
+    Args:
+        rank: the member's.
+        runner: its share of the KV memory.
+    """
+
+    def __init__(self, rank: int, runner: SimulatedRunner) -> None:
+        self._rank, self._runner = rank, runner
+        self._orders: deque[Order] = deque()
+        """Orders that came and are not done. The first one is at hand."""
+        self._place = 0
+        """The next step of the order at hand."""
+        self.latest = 0
+        """The number of the order that came last."""
+
+    def came(self, order: Order) -> None:
+        """Take an order."""
+        self._orders.append(order)
+        self.latest = order.number
+
+    def go_on(self, number: int, place: int, token_ids: Int64) -> UInt64:
+        """Compute a step of a launch. Return what this member sees for its tokens, [T]."""
+        order = self._at_hand(number, place)
+        seen = _follow(self._runner, order.steps[place], token_ids)
+        self._place += 1
+        if self._place == len(order.steps):
+            self._leave()
+        return seen
+
+    def end(self, number: int, place: int) -> None:
+        """Leave this step of a launch, and those after it: they are void."""
+        self._at_hand(number, place)
+        self._leave()
+
+    def _at_hand(self, number: int, place: int) -> Order:
+        order = self._orders[0]
+        assert (order.number, self._place) == (number, place), (
+            f"the leader speaks of step {place} of launch {number}, and rank {self._rank} is at step {self._place} of "
+            f"launch {order.number}"
+        )
+        return order
+
+    def _leave(self) -> None:
+        self._orders.popleft()
+        self._place = 0
 
 
 class SimulatedMeeting:
@@ -48,36 +98,36 @@ class SimulatedMeeting:
     """
 
     def __init__(self, num_followers: int) -> None:
-        self.num_followers = num_followers
-        self.runners: dict[int, SimulatedRunner] = {}
-        """The runners of those that follow, by their ranks."""
-        self.orders: dict[int, dict[int, Order]] = {}
-        """Orders that came and are not done, by their numbers, and by the ranks that have them."""
+        self._num_followers = num_followers
+        self._followers: dict[int, SimulatedFollower] = {}
+        """Those that have joined, by their ranks."""
         self._changed = asyncio.Event()
         self._in_turn = asyncio.Lock()
+
+    def join(self, rank: int, runner: SimulatedRunner) -> None:
+        """Take part, as a member that follows."""
+        self._followers[rank] = SimulatedFollower(rank, runner)
 
     async def all_came(self, number: int) -> None:
         """Return when a launch has been ordered from all, in the order of launches."""
         async with self._in_turn:
-            while len(self.orders.get(number, ())) < self.num_followers:
+            while sum(one.latest >= number for one in self._followers.values()) < self._num_followers:
                 self._changed.clear()
                 await self._changed.wait()
 
     def came(self, rank: int, order: Order) -> None:
         """Note that an order has come to a member."""
-        self.orders.setdefault(order.number, {})[rank] = order
+        self._followers[rank].came(order)
         self._changed.set()
 
     def compute(self, number: int, place: int, token_ids: Int64) -> list[UInt64]:
         """Have the others compute a step of a launch. Return what each sees for its tokens, [T]."""
-        return [
-            _follow(self.runners[rank], order.steps[place], token_ids)
-            for rank, order in sorted(self.orders[number].items())
-        ]
+        return [one.go_on(number, place, token_ids) for _, one in sorted(self._followers.items())]
 
-    def finish(self, number: int) -> None:
-        """Note that a launch is over."""
-        del self.orders[number]
+    def end(self, number: int, place: int) -> None:
+        """Have the others leave what is left of a launch."""
+        for follower in self._followers.values():
+            follower.end(number, place)
 
 
 def _follow(runner: SimulatedRunner, step: RankStep, token_ids: Int64) -> UInt64:
@@ -104,7 +154,7 @@ class SimulatedLeader(SimulatedRunner):
     def __init__(self, options: SimulatedOptions, meeting: SimulatedMeeting) -> None:
         super().__init__(options, ready=True)
         self._meeting = meeting
-        self._number = self._place = 0
+        self._number = self._place = self._num_steps = 0
         self._seen_elsewhere: Sequence[UInt64] = ()
 
     def ordered(self, work: Work) -> None:
@@ -112,13 +162,14 @@ class SimulatedLeader(SimulatedRunner):
 
     def begin(self, work: Work) -> None:
         """See `LeadsOthers`."""
-        self._number, self._place = work.number, 0
+        self._number, self._place, self._num_steps = work.number, 0, len(work.steps)
 
     def finish(self) -> None:
         """See `LeadsOthers`."""
-        self._meeting.finish(self._number)
+        if self._place < self._num_steps:
+            self._meeting.end(self._number, self._place)
 
-    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+    def launch(self, inputs: StepInputs) -> StepTokens | PendingSample:
         """See `ModelRunner`."""
         self._seen_elsewhere = self._meeting.compute(self._number, self._place, self.known(inputs))
         self._place += 1
@@ -158,7 +209,8 @@ class SimulatedRank(Rank):
         """See `Rank`."""
         self._place = meeting_of(group_of(self.name), self.incarnation, self.options.num_members - 1)
         runner: Any = SimulatedRunner(self.options, ready=True)
-        self._runner = self._place.runners[self.rank] = runner
+        self._runner = runner
+        self._place.join(self.rank, runner)
         return GroupFormed()
 
     async def _follow(self, order: Order) -> None:

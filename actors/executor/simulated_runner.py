@@ -12,13 +12,13 @@ from pageant.actors.executor.batch.inputs import AdaptedTokens, Packed, Sampling
 from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.scoring import Scored
 from pageant.actors.executor.batch.trees import kept_slots
-from pageant.actors.executor.guided.undrawn import PooledResults, Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample, PooledResults
 from pageant.actors.executor.options import ExecutorOptions
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
 from pageant.actors.executor.simulated_draws import (
     SimulatedDraw,
+    SimulatedPendingSample,
     SimulatedPooling,
-    SimulatedUndrawn,
     logprob_columns,
 )
 from pageant.actors.executor.simulated_model import (
@@ -33,12 +33,13 @@ from pageant.actors.executor.simulated_model import (
     written,
 )
 from pageant.actors.executor.tiers.moving import Move, Way
+from pageant.actors.executor.tiers.stored_memory import HostBlocks, SlotLayout, StoredMemory
 from pageant.protocol.arrays import int64
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.runners.model_runner import Drawn
+    from pageant.actors.executor.runners.model_runner import StepTokens
 
 Int32 = npt.NDArray[np.int32]
 UInt64 = npt.NDArray[np.uint64]
@@ -90,7 +91,7 @@ class SimulatedRunner:
     kernels = ""
 
     def __init__(self, options: SimulatedOptions, *, ready: bool) -> None:
-        self.windows = options.windows
+        self.windows, self.num_states = options.windows, 0
         self.whole_prompts = options.whole_prompts
         self.max_model_len = options.max_model_len
         needed = -(-options.max_model_len // options.block_size) * len(self.windows)
@@ -106,6 +107,12 @@ class SimulatedRunner:
                 options.speculation, self._alphabet, options.block_size, options.max_model_len
             )
         self.host = SimulatedHost(self._kv)
+        self.stored: StoredMemory | None = None
+        if options.store_bytes:
+            # The content of a block follows from its tokens, of whichever model.
+            halves = np.split(self._kv.view(np.uint8), 2, axis=1)
+            layout = SlotLayout.of([(1, half.shape[1]) for half in halves])
+            self.stored = StoredMemory(HostBlocks(halves), layout, b"simulated-blocks")
 
     @property
     def memory_bytes(self) -> dict[str, int]:
@@ -131,7 +138,7 @@ class SimulatedRunner:
     def remove_adapter(self, name: str) -> None:
         """See `model_runner.ModelRunner`."""
 
-    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+    def launch(self, inputs: StepInputs) -> StepTokens | PendingSample:
         """See `model_runner.ModelRunner`."""
         self.copy(inputs.copy_sources, inputs.copy_destinations)
         self.write(inputs, self.known(inputs), inputs.adapted)
@@ -149,7 +156,7 @@ class SimulatedRunner:
         if inputs.guided is None:
             drawn[shaped] = shapes.argmax(axis=1)
             return self._draw(inputs.rows, seen, drawn, scored, prompts, inputs, pooling=pooling)
-        undrawn = SimulatedUndrawn(
+        pending = SimulatedPendingSample(
             places=np.arange(len(inputs.rows)),
             guided=inputs.guided,
             rows=inputs.rows,
@@ -162,7 +169,7 @@ class SimulatedRunner:
             inputs=inputs,
             pooling=pooling,
         )
-        return undrawn if len(inputs.guided.late) else self.draw(undrawn)
+        return pending if len(inputs.guided.late) else self.draw(pending)
 
     def known(self, packed: Packed) -> Int64:
         """Return the tokens of a step, int64 [T], with those that the step before drew."""
@@ -170,24 +177,24 @@ class SimulatedRunner:
         token_ids[packed.unknown] = self._last_drawn[packed.unknown_rows]
         return token_ids
 
-    def draw(self, undrawn: Undrawn) -> Drawn:
+    def draw(self, pending: PendingSample) -> StepTokens:
         """See `model_runner.ModelRunner`."""
-        assert isinstance(undrawn, SimulatedUndrawn), "it is one of ours"
-        guided = undrawn.guided
+        assert isinstance(pending, SimulatedPendingSample), "it is one of ours"
+        guided = pending.guided
         late, deferred = guided.late, guided.deferred
-        kept = undrawn.part(deferred) if len(deferred) else None
+        kept = pending.part(deferred) if len(deferred) else None
         places, bits = guided.present()
-        scores = undrawn.scores.copy()
+        scores = pending.scores.copy()
         if len(places):
             allowed = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), axis=1, bitorder="little")
-            rows = np.searchsorted(undrawn.shaped, places)
+            rows = np.searchsorted(pending.shaped, places)
             scores[rows] = np.where(allowed[:, : len(self._vocabulary)], scores[rows], -np.inf)
-        token_ids = undrawn.token_ids.copy()
-        token_ids[undrawn.shaped] = scores.argmax(axis=1)
+        token_ids = pending.token_ids.copy()
+        token_ids[pending.shaped] = scores.argmax(axis=1)
         drawn = self._draw(
-            *(undrawn.rows, undrawn.seen, token_ids, undrawn.scored, undrawn.prompts, undrawn.inputs),
+            *(pending.rows, pending.seen, token_ids, pending.scored, pending.prompts, pending.inputs),
             missing=late,
-            pooling=undrawn.pooling,
+            pooling=pending.pooling,
         )
         drawn.failed, drawn.late = guided.failures(), kept
         return drawn

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from pageant.actors.executor.batch.endings import RowEnd
 from pageant.actors.executor.batch.inputs import StepInputs
-from pageant.actors.executor.guided.undrawn import Undrawn
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.work import Launched, Work
 from pageant.protocol.stepping import LateTokens, StepPlan, StepResult
 from pageant.protocol.tracing import TraceContext
@@ -75,7 +75,7 @@ class Step:
     """Places of drawing rows that are computed without the token before. Settled with each launch."""
     launched: Launched = field(init=False)
     """How its launch went. Set from AWAITING_MASKS on."""
-    drawn: Drawn = field(init=False)
+    tokens: StepTokens = field(init=False)
     """Its tokens. Set from SAMPLED on."""
     computed: float | None = None
     """When its tokens were there, in the clock's seconds; None while they are on their way from the device."""
@@ -106,22 +106,22 @@ class Step:
 
     def work(self, number: int) -> Work:
         """Return what the computing thread is given of it."""
-        inputs = self.inputs
+        inputs = self.inputs.voided(self.void) if self.void else self.inputs
         if self.void and inputs.guided is not None:
             inputs = replace(inputs, guided=inputs.guided.without(self.void))
         plan = self.plan
         return Work(number, self.incarnation, plan.number, plan.continues, (inputs, *self.further), self.ends)
 
     @property
-    def awaited(self) -> Undrawn:
+    def awaited(self) -> PendingSample:
         """The logits to sample from, while the step awaits masks."""
-        assert self.launched.undrawn is not None, "it awaits masks"
-        return self.launched.undrawn
+        assert self.launched.pending is not None, "it awaits masks"
+        return self.launched.pending
 
     def result(self, token_ids: Int64, seconds: float) -> StepResult:
         """Return the answer: the tokens, and that they took so many seconds on the device."""
-        logprobs, prompt_logprobs = self.drawn.logprobs()
-        proposed = self.drawn.proposed
+        logprobs, prompt_logprobs = self.tokens.logprobs()
+        proposed = self.tokens.proposed
         return StepResult(
             number=self.plan.number,
             epoch=self.plan.epoch,
@@ -130,24 +130,24 @@ class Step:
             seconds=seconds,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
-            failed={**self.drawn.failed, **self.inputs.failing},
+            failed={**self.tokens.failed, **self.inputs.failing},
             deferred=self.deferred,
             void=self.void,
             num_steps=self.launched.num_steps,
-            drafting_seconds=self.drawn.drafting_seconds,
+            drafting_seconds=self.tokens.drafting_seconds,
             draft_counts=proposed.counts,
             draft_ids=proposed.token_ids,
             draft_parents=proposed.parents,
-            pooled=self.drawn.pooled(),
+            pooled=self.tokens.pooled(),
         )
 
-    def late_tokens(self, rows: Int64, token_ids: Int64, drawn: Drawn) -> LateTokens:
+    def late_tokens(self, rows: Int64, token_ids: Int64, tokens: StepTokens) -> LateTokens:
         """Return the answer about rows that had been deferred."""
         return LateTokens(
             number=self.plan.number,
             epoch=self.plan.epoch,
             rows=rows.astype("int32"),
             token_ids=token_ids.astype("int32"),
-            logprobs=drawn.logprobs()[0],
-            failed=drawn.failed,
+            logprobs=tokens.logprobs()[0],
+            failed=tokens.failed,
         )

@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from pageant.actors.executor.batch.endings import RowEnd
 from pageant.actors.executor.batch.inputs import StepInputs
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.pooling import PooledRows
 from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.runners.model_runner import Drawn
+    from pageant.actors.executor.runners.model_runner import StepTokens
 
-__all__ = ["DrawnSteps", "Launched", "Work"]
+__all__ = ["Launched", "MultiStepTokens", "Work"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -45,9 +45,9 @@ class Launched(NamedTuple):
 
     began: float
     """When the thread took up the launch."""
-    drawn: Drawn | None
+    tokens: StepTokens | None
     """The tokens, perhaps on their way from the device; None if the step awaits masks."""
-    undrawn: Undrawn | None = None
+    pending: PendingSample | None = None
     """The step before its draw, if it awaits masks."""
     reached_draw: float = 0.0
     """When all was done that comes before the draw, without the wait for masks. Only set where masks were late."""
@@ -57,15 +57,15 @@ class Launched(NamedTuple):
     """How many of the plan's steps were computed."""
 
 
-class DrawnSteps:
-    """The tokens of several steps, or of none, one after another; see `Drawn`."""
+class MultiStepTokens:
+    """The tokens of several steps, or of none, one after another; see `StepTokens`."""
 
     missing = np.empty(0, np.int64)
-    late: Undrawn | None = None
+    late: PendingSample | None = None
     proposed: Drafts = NO_DRAFTS
     drafting_seconds = 0.0
 
-    def __init__(self, steps: Sequence[Drawn]) -> None:
+    def __init__(self, steps: Sequence[StepTokens]) -> None:
         self._steps = steps
         self.ready = all(step.ready for step in steps)
         self.failed: dict[int, str] = {}

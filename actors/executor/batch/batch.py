@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pageant.actors.executor.batch.adapter_rows import AdapterRows
 from pageant.actors.executor.batch.embedded import EmbeddedPrompts
+from pageant.actors.executor.batch.encoded import EncodedPrompts
 from pageant.actors.executor.batch.endings import EndTokens
 from pageant.actors.executor.batch.inputs import (
     UNKNOWN,
@@ -27,11 +28,13 @@ from pageant.actors.executor.batch.inputs import (
 )
 from pageant.actors.executor.batch.pooled import PooledSequences
 from pageant.actors.executor.batch.processors import Processors
+from pageant.actors.executor.batch.recurrent import RecurrentRows
+from pageant.actors.executor.batch.rotary import RotaryRows
 from pageant.actors.executor.batch.sampling_rows import SamplingRows
 from pageant.actors.executor.batch.scoring import Scorers
 from pageant.actors.executor.batch.shaping import Shapers
 from pageant.actors.executor.batch.trees import grow_trees
-from pageant.actors.executor.guided.guiding import DrawnTokens, Guiding
+from pageant.actors.executor.guided.guiding import Guiding, RowTokens
 from pageant.protocol.arrays import int32
 from pageant.protocol.stepping import NewSequence, StepPlan
 from pageant.protocol.verification import MISSING, Drafts, spread, within
@@ -71,12 +74,15 @@ class Batch:
         self._lengths = np.zeros(max_num_seqs, np.int32)
         self._tenures = np.zeros(max_num_seqs, np.int64)
         self.group(1)
+        self._recurrent: RecurrentRows | None = None
         # int32 [rows]: block groups of `block_size` tokens in the tables, each with a block of every layer group.
         self._num_block_groups = np.zeros(max_num_seqs, np.int32)
         self._sampling = SamplingRows(max_num_seqs)
         self._shapers = Shapers(end_tokens)
         self._scorers = Scorers()
         self._embedded = EmbeddedPrompts()
+        self._rotary = RotaryRows()
+        self._encoded = EncodedPrompts()
         self._pooled = PooledSequences()
         self.end_tokens = EndTokens(end_tokens)
         self.guiding = Guiding(max_num_seqs)
@@ -89,6 +95,10 @@ class Batch:
         self._num_groups = num_groups
         self._block_tables = np.zeros((rows, block_groups, num_groups), np.int32)
         self._flat_tables = self._block_tables.reshape(rows, block_groups * num_groups)  # the same memory
+
+    def follow_states(self) -> None:
+        """Say of each step what the states of recurrent layers take in, from the first plan on."""
+        self._recurrent = RecurrentRows(len(self._lengths))
 
     def add_adapter(self, name: str) -> None:
         """Let sequences have this adapter, from the next plan on."""
@@ -106,6 +116,8 @@ class Batch:
         self._shapers.clear()
         self._scorers.clear()
         self._embedded.clear()
+        self._rotary.clear()
+        self._encoded.clear()
         self._pooled.clear()
         self._processors.clear()
         self.guiding.clear()
@@ -173,6 +185,8 @@ class Batch:
         self._shapers.free(rows)
         self._scorers.free(rows)
         self._embedded.free(rows.tolist())
+        self._rotary.free(rows.tolist())
+        self._encoded.free(rows.tolist())
         self._pooled.free(rows.tolist())
         self._processors.free(rows)
         self.guiding.free(rows.tolist())
@@ -187,7 +201,7 @@ class Batch:
         self.guiding.guess(plan.rows, ends.astype(np.int64), plan.draft_counts, plan.draft_ids)
         return ends + plan.draft_counts
 
-    def take_tokens(self, inputs: StepInputs, token_ids: Int64, void: Sequence[int] = ()) -> DrawnTokens:
+    def take_tokens(self, inputs: StepInputs, token_ids: Int64, void: Sequence[int] = ()) -> RowTokens:
         """The tokens that a step drew, some of which may be MISSING. Returns those that count.
 
         A row may have another sequence by now: when memory is lost, nobody waits for the steps at hand.
@@ -227,9 +241,7 @@ class Batch:
         found: npt.NDArray[np.bool_] = self._tenures[inputs.rows] == inputs.tenures
         return found
 
-    def take_late(
-        self, rows: Int64, positions: Int64, token_ids: Int64, guides: Sequence[int]
-    ) -> DrawnTokens:
+    def take_late(self, rows: Int64, positions: Int64, token_ids: Int64, guides: Sequence[int]) -> RowTokens:
         """Tokens that were deferred, for rows with these guides. Returns those that count: as with `take_tokens`, a
         row may have another sequence by now."""
         there = np.array([self.guiding.is_open(guide) for guide in guides], np.bool_)
@@ -237,10 +249,10 @@ class Batch:
         self.guiding.arrived(rows.tolist())
         return self._take(rows.astype(np.int32), positions, token_ids)
 
-    def _take(self, rows: Int32, positions: Int64, token_ids: Int64) -> DrawnTokens:
+    def _take(self, rows: Int32, positions: Int64, token_ids: Int64) -> RowTokens:
         self._token_ids[rows, positions] = token_ids
         self._shapers.take(rows, positions, token_ids)
-        return DrawnTokens(rows, positions, token_ids)
+        return RowTokens(rows, positions, token_ids)
 
     def known_tokens(self, row: int) -> Int32:
         """A row's tokens, as far as they are known."""
@@ -261,11 +273,15 @@ class Batch:
         self._lengths[row] = length
         self._flat_tables[row, :blocks] = sequence.blocks
         self._num_block_groups[row] = blocks // self._num_groups
+        if self._recurrent is not None:
+            self._recurrent.add(row)
         self._sampling.admit(sequence)
         self._adapters.admit(sequence)
         self._shapers.add(sequence)
         self._scorers.add(sequence)
         self._embedded.add(sequence)
+        self._rotary.add(sequence)
+        self._encoded.add(sequence)
         self._pooled.add(sequence)
         self._processors.add(sequence)
         self.end_tokens.add(sequence)
@@ -297,9 +313,13 @@ class Batch:
             first = last_tokens[(np.cumsum(drawn) - drawn)[drawn > 0]]
             positions, ancestors = grow_trees(positions, first, verifying.drafts)
         draw_positions = positions[last_tokens] + 1
+        states = None
+        if self._recurrent is not None:
+            drafts = plan.draft_counts if len(plan.draft_ids) else None
+            states = self._recurrent.of_step(rows, plan.starts, plan.num_tokens, drafts)
         ahead = self._ahead(verifying)
         return StepInputs(
-            **vars(packed) | {"positions": positions},
+            **vars(packed) | {"positions": positions, "states": states},
             last_tokens=last_tokens.astype(np.int64, copy=False),
             rows=draw_rows,
             tenures=self._tenures[draw_rows],
@@ -317,6 +337,8 @@ class Batch:
             blind=self.guiding.unknown_rows(draw_rows) if self.needs_tokens else frozenset(),
             adapted=self._adapters.of_step(rows, counts),
             embedded=self._embedded.of_step(rows, plan.starts, counts),
+            rotary=self._rotary.of_step(rows, counts, positions),
+            encoded=self._encoded.of_step(rows),
             pooled=self._pooled.of_step(rows, plan.starts, counts, plan.draws, drawn),
             failing=self._adapters.failing(draw_rows),
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.processors import Processing
+from pageant.actors.executor.batch.recurrent import StateTokens
 from pageant.actors.executor.batch.scoring import Scores
 from pageant.actors.executor.batch.shaping import NOTHING, Shaping
 from pageant.actors.executor.guided.masks import GuidedStep
@@ -37,6 +38,11 @@ class SamplingColumns:
     position: Int64
     shaping: Shaping
 
+    @property
+    def has_filters(self) -> bool:
+        """Tell whether any row has a top_k or a top_p."""
+        return bool(self.top_k.any()) or bool((self.top_p < 1).any())
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -52,6 +58,7 @@ class Packed:
     block_tables: Int32  # [G, S, blocks of the longest]
     max_query_length: int
     max_context_length: int
+    states: StateTokens | None = None  # where layers are recurrent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +80,8 @@ class StepInputs(Packed):
     blind: frozenset[int] = frozenset()  # rows that are to draw by tokens of which the last is not known
     adapted: tuple[AdaptedTokens, ...] = ()  # of those that have adapters
     embedded: tuple[EmbeddedTokens, ...] = ()  # of those that have embeddings of their own
+    rotary: Int64 | None = None  # [3, T], where they are not the positions: see `RotaryRows`
+    encoded: EncodedStep | None = None  # of sequences that attend to what an encoder made
     pooled: PooledStep | None = None  # of those whose hidden states are pooled, and which draw nothing
     failing: Mapping[int, str] = field(
         default_factory=dict
@@ -92,6 +101,8 @@ class StepInputs(Packed):
             and self.ancestors is None
             and not self.adapted
             and not self.embedded
+            and self.rotary is None
+            and self.encoded is None
             and self.pooled is None
             and (self.scores is None or self.scores.prompt is None)
         )
@@ -107,12 +118,30 @@ class StepInputs(Packed):
             and not len(self.copy_sources)
         )
 
+    def voided(self, places: Sequence[int]) -> StepInputs:
+        """Return the same step, whose rows at some of the D places are computed without the token before."""
+        if self.states is None:
+            return self
+        tokens = self.last_tokens[list(places)]
+        sequences = self.query_starts.searchsorted(tokens, side="right") - 1
+        return replace(self, states=self.states.voided(sequences, self.query_starts))
+
 
 class EmbeddedTokens(NamedTuple):
     """Tokens of one sequence, among the step's T, that have embeddings of their own."""
 
     tokens: Int64  # [n]
-    rows: Float32  # [n, hidden_size]
+    rows: Float32  # [n, width]: see `PromptEmbeds`
+    are_images: bool = False  # and not all of a prompt: those next to each other are an image, or its end
+
+
+class EncodedStep(NamedTuple):
+    """Outputs of encoders, to which all tokens of their sequences attend."""
+
+    rows: Int32  # [S], the rows of the batch of the step's sequences
+    new: tuple[
+        tuple[int, Float32], ...
+    ]  # rows that come for the first time, each with [n, hidden_size] of its encoder
 
 
 class AdaptedTokens(NamedTuple):

@@ -20,6 +20,7 @@ from pageant.actors.executor.batch.following_processors import FollowingProcesso
 from pageant.actors.executor.device_errors import is_device_error
 from pageant.actors.runtime.classes import load_object
 from pageant.protocol.arrays import int32
+from pageant.protocol.hearing import SpeechRules
 from pageant.protocol.logits_processing import LogitsProcessor as FollowingLogitsProcessor
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.stepping import NewSequence
@@ -42,6 +43,8 @@ class ProcessedRow:
     output_token_ids: Int32
     row: int = 0
     """Of the batch: a request keeps it from step to step until it is preempted."""
+    speech: SpeechRules | None = None
+    """Rules of a text that is heard."""
 
 
 class LogitsProcessor(Protocol):
@@ -67,7 +70,8 @@ class Processors:
 
     def __init__(self, names: Sequence[str] = (), device: str = "cpu") -> None:
         self._processors: list[LogitsProcessor] = [_made(name, device) for name in names]
-        self._rows: dict[int, tuple[SamplingParams, int, list[LogitsProcessor] | str]] = {}
+        self._speech: LogitsProcessor | None = None
+        self._rows: dict[int, tuple[NewSequence, list[LogitsProcessor] | str]] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -85,15 +89,25 @@ class Processors:
     def add(self, sequence: NewSequence) -> None:
         """Takes a new sequence, or a resumed one, in place of what was in its row."""
         self._rows.pop(sequence.row, None)
-        wanted: list[LogitsProcessor] | str = []
+        wanted: list[LogitsProcessor] | str = [] if sequence.speech is None else [self._of_speech()]
         for processor in self._processors:
             try:
-                if processor.wants(sequence.params) and isinstance(wanted, list):
+                wants = processor is not self._speech and processor.wants(sequence.params)
+                if wants and isinstance(wanted, list):
                     wanted.append(processor)
             except Exception as error:
                 wanted = _message(processor, error)
         if wanted:
-            self._rows[sequence.row] = sequence.params, sequence.num_prompt_tokens, wanted
+            self._rows[sequence.row] = sequence, wanted
+
+    def _of_speech(self) -> LogitsProcessor:
+        """Return the processor of texts that are heard, the last of all."""
+        if self._speech is None:
+            from pageant.actors.executor.batch.speech import SpeechProcessor  # it imports torch
+
+            self._speech = SpeechProcessor()
+            self._processors.append(self._speech)
+        return self._speech
 
     def __contains__(self, row: int) -> bool:
         return row in self._rows
@@ -117,15 +131,15 @@ class Processors:
             return None
         processing = Processing([(processor, [], []) for processor in self._processors], {})
         for place, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
-            params, num_prompt, wanted = self._rows.get(row, (None, 0, []))
-            if params is None or isinstance(wanted, str):
+            sequence, wanted = self._rows.get(row, (None, []))
+            if sequence is None or isinstance(wanted, str):
                 processing.failed.update({place: wanted} if isinstance(wanted, str) else {})
                 continue
-            drafts = ahead.get(place, ())
+            drafts, num_prompt = ahead.get(place, ()), sequence.num_prompt_tokens
             output = token_ids[row, num_prompt : position - len(drafts)]
             if drafts:
                 output = np.concatenate([output, int32(drafts)])
-            view = ProcessedRow(params, token_ids[row, :num_prompt], output, row)
+            view = ProcessedRow(sequence.params, token_ids[row, :num_prompt], output, row, sequence.speech)
             for processor, places, views in processing.work:
                 if processor in wanted:
                     places.append(place)

@@ -239,7 +239,8 @@ class Shapers:
         counts = None
         if params.has_penalties:
             # Embeddings that stand in for a prompt are no tokens that could be repeated.
-            seen = num_prompt if params.repetition_penalty != 1 and sequence.embedded is None else 0
+            has_tokens = sequence.embedded is None or sequence.embedded.places is not None
+            seen = num_prompt if params.repetition_penalty != 1 and has_tokens else 0
             counts = TokenCounts(sequence.token_ids[:seen], sequence.token_ids[num_prompt:])
         bias = params.logit_bias or {}
         return _Row(

@@ -1,7 +1,7 @@
-"""Bounds of what models think: how many tokens of it a row has by now, and what it has to draw when there are enough.
+"""Budgets of thinking: how many tokens of thoughts a row has, and which tokens are forced once the budget is used up.
 
 After the mark that begins them, thoughts have at most so many tokens; then the tokens of the mark that ends them are
-drawn, whatever the model would say. It is a function of the output alone, so it comes out the same after drafts, a
+drawn, whatever the model would say. What is forced is a function of the output alone, so it is the same after drafts, a
 preemption or a restart.
 """
 
@@ -38,11 +38,12 @@ _AFTER = _State(_Phase.AFTER)
 
 
 class ThoughtBudget:
-    """One row's.
+    """Budget of thinking of one row.
 
     Args:
-        budget: how many tokens it may think.
-        output: its tokens so far.
+        thinking: the marks that begin and end thoughts.
+        budget: how many tokens of thoughts the row may have.
+        output: the row's tokens so far.
     """
 
     def __init__(self, thinking: Thinking, budget: int, output: Iterable[int]) -> None:
@@ -51,7 +52,7 @@ class ThoughtBudget:
         self._state = self._follow(_State(_Phase.WITHIN if thinking.is_open else _Phase.BEFORE), output)
 
     def take(self, token: int) -> None:
-        """A token was drawn."""
+        """Take in a token that was drawn."""
         self._state = self._next(self._state, token)
 
     @property

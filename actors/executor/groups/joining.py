@@ -6,7 +6,6 @@ does not fit is refused by its name, and nobody waits in an operation for a memb
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -26,12 +25,15 @@ from pageant.protocol.ranks import Fingerprint, RankReady
 if TYPE_CHECKING:
     from pageant.actors.executor.runners.loaded_model import LoadedModel
 
-__all__ = ["check_alike", "check_cores", "describe"]
+__all__ = ["check_alike", "check_cores", "checkpoint_digest", "describe"]
 
 log = logging.getLogger("pageant.executor")
 
 HEADER_BYTES_MAX = 16 << 20
 """The part of a weight file that is compared, at most. The header of another format has no length."""
+
+SAMPLES, SAMPLE_BYTES = 64, 4096
+"""How many parts of each weight file are compared, evenly spread over it, and how long they are."""
 
 
 def describe(options: ExecutorOptions, rank: int, loaded: LoadedModel) -> RankReady:
@@ -51,17 +53,24 @@ def describe(options: ExecutorOptions, rank: int, loaded: LoadedModel) -> RankRe
     return RankReady(rank=rank, fingerprint=fingerprint, host=host_id(), weight_bytes=loaded.num_bytes)
 
 
-@functools.lru_cache(maxsize=8)
 def checkpoint_digest(folder: Path) -> str:
-    """Return a digest of a checkpoint: of its configuration, and of the headers and sizes of its weight files."""
+    """Return a digest of a checkpoint: of its configuration, and of its weight files' headers, sizes and samples.
+
+    Other weights of the same shape, such as another fine-tune's, differ in the samples. A single number that was
+    changed may not be seen: each member reads its own share of the files alone, and would have to read all of them.
+    """
     digest = blake2b(digest_size=16)
     if (folder / "config.json").exists():
         digest.update((folder / "config.json").read_bytes())
     for path in sorted(Checkpoint(folder).weight_files):
+        size = path.stat().st_size
+        digest.update(path.name.encode() + size.to_bytes(8, "little"))
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             digest.update(file.read(min(length, HEADER_BYTES_MAX)))
-        digest.update(path.stat().st_size.to_bytes(8, "little"))
+            for sample in range(SAMPLES):
+                file.seek(size * sample // SAMPLES)
+                digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.groups.word import Word
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.runners.config import RunnerConfig
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.work import Work
 from pageant.kernels.collectives.group_operations import GroupOperations
@@ -47,7 +47,7 @@ class LeadingRunner(TorchRunner):
             self._word.end(self._number, self._place, len(self._left[self._place].positions))
         self._left = ()
 
-    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+    def launch(self, inputs: StepInputs) -> StepTokens | PendingSample:
         """See `ModelRunner`."""
         token_ids = inputs.token_ids.copy()
         token_ids[inputs.unknown] = self._last_drawn.numpy()[inputs.unknown_rows]

@@ -32,6 +32,7 @@ from pageant.protocol.ranks import (
     TakeKeys,
 )
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
+from pageant.protocol.storing import MoveShares, StoredMoved
 
 if TYPE_CHECKING:
     from pageant.actors.executor.groups.following_runner import FollowingRunner
@@ -146,6 +147,13 @@ class Rank(Member):
         move = Move(Way(request.way), request.sources, request.destinations)
         await self.offload_beside("moves", self._runner.host.move, move)
         return BlocksMoved()
+
+    @receives(concurrent=True)
+    async def move_stored(self, request: MoveShares) -> StoredMoved:
+        """Copy this member's shares of blocks to or from a store."""
+        assert self._runner is not None
+        assert self._runner.stored is not None, "members are alike"
+        return StoredMoved(ok=await self.offload_beside("stored", self._runner.stored.move, request.move))
 
     @receives(concurrent=True)
     async def add_share(self, request: AddShare) -> ShareAdded:

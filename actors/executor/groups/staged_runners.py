@@ -15,9 +15,9 @@ from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.groups.following_runner import FollowingRunner
 from pageant.actors.executor.groups.word import Word
 from pageant.actors.executor.groups.words_ahead import WordsAhead, hear_tokens
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.runners.config import RunnerConfig
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.work import Work
 from pageant.kernels.collectives.group_operations import GroupOperations
@@ -56,7 +56,7 @@ class StagedLeader(TorchRunner):
         """See `LeadsOthers`."""
         self._number, (self._left,) = work.number, work.steps
 
-    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+    def launch(self, inputs: StepInputs) -> StepTokens | PendingSample:
         """See `ModelRunner`."""
         self._verdict.go_on(self._number, 0, int64())
         self._left = None

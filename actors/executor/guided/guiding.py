@@ -26,7 +26,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
-class DrawnTokens(NamedTuple):
+class RowTokens(NamedTuple):
     """Tokens, their rows of the batch, and their positions."""
 
     rows: Int32
@@ -34,7 +34,7 @@ class DrawnTokens(NamedTuple):
     token_ids: Int64
 
 
-NO_TOKENS = DrawnTokens(int32(), int64(), int64())
+NO_TOKENS = RowTokens(int32(), int64(), int64())
 
 
 @dataclass
@@ -46,7 +46,7 @@ class _Stall:
 
 
 @dataclass
-class _News:
+class _GuideChanges:
     """Changes of guides that the grammar is to be told with the next message."""
 
     opened: dict[int, OpenGuide] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Guiding:
         self._rows: dict[int, NewSequence] = {}
         self._guides = np.zeros(max_num_seqs, np.int64)  # by row; 0 is none
         self._stalled: dict[int, _Stall] = {}
-        self._news = _News()
+        self._changes = _GuideChanges()
         self.table = MaskTable(max_num_seqs)
 
     def __len__(self) -> int:
@@ -87,8 +87,8 @@ class Guiding:
                 guide, self._guides[row] = int(self._guides[row]), 0
                 self._stalled.pop(int(row), None)
                 self.table.forget(int(row))
-                if self._news.opened.pop(guide, None) is None:
-                    self._news.closed.append(guide)
+                if self._changes.opened.pop(guide, None) is None:
+                    self._changes.closed.append(guide)
 
     def add(self, sequence: NewSequence) -> None:
         """Takes a new sequence, or a resumed one, in place of what was in its row."""
@@ -104,7 +104,7 @@ class Guiding:
         params, num_prompt = sequence.params, sequence.num_prompt_tokens
         assert params.structured_outputs is not None, "the row is guided"
         guide = self.guide_of(sequence.row)
-        self._news.opened[guide] = OpenGuide(
+        self._changes.opened[guide] = OpenGuide(
             guide=guide,
             structured_outputs=params.structured_outputs,
             position=len(token_ids),
@@ -130,7 +130,7 @@ class Guiding:
         parts = np.split(token_ids, np.cumsum(counts)[:-1])
         for row, position, part in zip(rows.tolist(), positions.tolist(), parts, strict=True):
             if row in self._rows and len(part):
-                self._news.drafts.append((self.guide_of(row), position, part))
+                self._changes.drafts.append((self.guide_of(row), position, part))
 
     # What is deferred.
 
@@ -184,32 +184,32 @@ class Guiding:
 
     # Messages.
 
-    def take_news(self, epoch: int, drawn: DrawnTokens | None = None) -> GuideStep | None:
+    def take_changes(self, epoch: int, drawn: RowTokens | None = None) -> GuideStep | None:
         """Return what the grammar is to know after some tokens were drawn, if anything."""
-        if not (self._rows or self._news):
+        if not (self._rows or self._changes):
             return None
-        news, self._news = self._news, _News()
+        changes, self._changes = self._changes, _GuideChanges()
         rows, positions, token_ids = drawn if drawn is not None else NO_TOKENS
         guides = self._guides[rows]
         if not guides.all():
             guided = guides.nonzero()[0]
             guides, positions, token_ids = guides[guided], positions[guided], token_ids[guided]
-        if not (len(guides) or news):
+        if not (len(guides) or changes):
             return None
         drawn_ids = token_ids.astype(np.int32)
-        if not news:  # as in most steps
+        if not changes:  # as in most steps
             return GuideStep(epoch=epoch, guides=guides, positions=positions, token_ids=drawn_ids)
         return GuideStep(
             epoch=epoch,
-            opened=tuple(news.opened.values()),
-            closed=int64(news.closed),
+            opened=tuple(changes.opened.values()),
+            closed=int64(changes.closed),
             guides=guides,
             positions=positions,
             token_ids=drawn_ids,
-            drafting=int64([guide for guide, _, _ in news.drafts]),
-            draft_positions=int64([position for _, position, _ in news.drafts]),
-            draft_counts=int32([len(part) for _, _, part in news.drafts]),
-            draft_ids=np.concatenate([part for _, _, part in news.drafts]) if news.drafts else int32(),
+            drafting=int64([guide for guide, _, _ in changes.drafts]),
+            draft_positions=int64([position for _, position, _ in changes.drafts]),
+            draft_counts=int32([len(part) for _, _, part in changes.drafts]),
+            draft_ids=np.concatenate([part for _, _, part in changes.drafts]) if changes.drafts else int32(),
         )
 
     def take_masks(self, message: TokenMasks) -> None:
@@ -249,4 +249,4 @@ class Guiding:
             if wanted is None or self.guide_of(row) in wanted:
                 self._open(sequence, tokens_of[row])
         if wanted is None:
-            self._news.closed.clear()
+            self._changes.closed.clear()

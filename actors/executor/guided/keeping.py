@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 
 if TYPE_CHECKING:
     from pageant.actors.executor.guided.guiding import Guiding
@@ -34,10 +34,10 @@ def patience_by_late(drawing: int, step_seconds: float) -> npt.NDArray[np.float6
     return found
 
 
-def mask_deadline(undrawn: Undrawn, began: float, reached_draw: float) -> float:
+def mask_deadline(pending: PendingSample, began: float, reached_draw: float) -> float:
     """Return until when it is worth it to wait for the masks of a step that began, and came to its draw, then."""
-    patience = patience_by_late(len(undrawn.places), reached_draw - began)
-    return reached_draw + float(patience[len(undrawn.guided.late)])
+    patience = patience_by_late(len(pending.places), reached_draw - began)
+    return reached_draw + float(patience[len(pending.guided.late)])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -53,7 +53,7 @@ class Kept(Generic[S]):
     """One step's rows, and their guides."""
 
     step: S
-    undrawn: Undrawn
+    pending: PendingSample
     guides: list[int]
     since: float
 
@@ -67,7 +67,7 @@ class Kept(Generic[S]):
 
     def _part(self, places: np.ndarray) -> Kept[S]:
         guides = [self.guides[place] for place in places.tolist()]
-        return Kept(self.step, self.undrawn.part(places), guides, self.since)
+        return Kept(self.step, self.pending.part(places), guides, self.since)
 
 
 class KeptDraws(Generic[S]):
@@ -86,11 +86,11 @@ class KeptDraws(Generic[S]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, step: S, undrawn: Undrawn, now: float) -> None:
+    def keep(self, step: S, pending: PendingSample, now: float) -> None:
         """A step drew without these rows."""
-        guides = [self._guiding.guide_of(row) for row in undrawn.guided.rows.tolist()]
+        guides = [self._guiding.guide_of(row) for row in pending.guided.rows.tolist()]
         self._asked = {guide: count for guide, count in self._asked.items() if guide not in guides}
-        self._kept.append(Kept(step, undrawn, guides, now))
+        self._kept.append(Kept(step, pending, guides, now))
 
     def take_due(self) -> list[Kept[S]]:
         """Take the draws that can be made by now. Those whose rows are gone are forgotten."""
@@ -99,7 +99,7 @@ class KeptDraws(Generic[S]):
         for kept in self._kept:
             alive, _ = kept.split([self._guiding.is_open(guide) for guide in kept.guides])
             for one in alive:
-                late = one.undrawn.guided.late.tolist()
+                late = one.pending.guided.late.tolist()
                 there, missing = one.split([place not in late for place in range(len(one.guides))])
                 due += there
                 waiting += missing

@@ -56,6 +56,8 @@ class RunnerConfig:
     """The KV cache's, that of drafts included."""
     budget_bytes: int | None
     """Bytes for the KV cache; None leaves it to `choose_pool_size`."""
+    store_bytes: int = 0
+    """Memory of this host that a store takes by and by; 0 where there is none."""
     num_blocks: int | None
     """Exactly so many blocks, whatever the memory."""
     fit_max_model_len: bool = False

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
 from pageant.actors.executor.batch.shaping import NOTHING
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.graphs import Capture, CudaCapture, StepGraphs
 from pageant.actors.executor.runners.memory import device_budget
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.runners.passes import decodes
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.runners.sampled_tokens import SampledTokens, sampled_tokens
@@ -120,17 +120,18 @@ class CudaRunner(TorchRunner):
         rows, vocabulary = logits.shape
         every = torch.arange(rows, device=self.device)
         floats, ints = torch.ones(rows, device=self.device), torch.zeros_like(every, dtype=torch.int32)
-        params = SamplingTensors(
-            temperature=floats,
-            top_k=ints,
-            top_p=floats,
-            min_p=floats,
-            seed=every,
-            sample=ints,
-            position=every,
-        )
         bits = torch.full((rows, -(-vocabulary // 32)), -1, dtype=torch.int32, device=self.device)
-        for masks in (None, TokenMasks(every, bits)):
+        for filters, masks in ((True, TokenMasks(every, bits)), (False, None)):
+            params = SamplingTensors(
+                temperature=floats,
+                top_k=ints,
+                top_p=floats,
+                min_p=floats,
+                seed=every,
+                sample=ints,
+                position=every,
+                filters=filters,
+            )
             self._kernels.sample(logits, params, masks)
         for count in LOGPROBS_PREPARED:
             if count <= vocabulary:
@@ -166,7 +167,7 @@ class CudaRunner(TorchRunner):
         )
 
     @torch.inference_mode()
-    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+    def launch(self, inputs: StepInputs) -> StepTokens | PendingSample:
         """See `ModelRunner`."""
         with self._on_device():
             self._copy_blocks(inputs)
@@ -199,15 +200,16 @@ class CudaRunner(TorchRunner):
                 seed=seed,
                 sample=sample,
                 position=position,
+                filters=columns.has_filters,
             )
             return self._sampler.draw_or_wait(
                 self._decoder.logits(hidden[last]), rows, params, inputs, prompts, hidden
             )
 
-    def draw(self, undrawn: Undrawn) -> Drawn:
+    def draw(self, pending: PendingSample) -> StepTokens:
         """See `ModelRunner`."""
         with self._on_device():
-            return super().draw(undrawn)
+            return super().draw(pending)
 
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         """Kernels run on a thread's current device, and steps come from several threads."""
@@ -237,8 +239,12 @@ class CudaRunner(TorchRunner):
         types = None
         if inputs.pooled is not None and inputs.pooled.token_types is not None:
             types = self._tensor(inputs.pooled.token_types)
-        with self._passes.adapting(inputs.adapted, len(inputs.positions)):
+        with (
+            self._passes.adapting(inputs.adapted, len(inputs.positions)),
+            self._passes.attending(inputs.encoded, batch),
+        ):
             given = self._passes.embedded(inputs)
+            positions = positions if inputs.rotary is None else self._tensor(inputs.rotary)
             return self._passes.forward(token_ids, positions, batch, embedded=given, token_types=types)
 
     def _hidden(self, inputs: StepInputs, wanted: npt.NDArray[np.int64] | None) -> Tensor:

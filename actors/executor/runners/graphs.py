@@ -177,7 +177,8 @@ class StepGraphs:
 
     def takes(self, inputs: StepInputs) -> bool:
         """Tell whether a step can be computed here."""
-        plain = not (inputs.adapted or inputs.embedded) and inputs.ancestors is None
+        plain = not (inputs.adapted or inputs.embedded or inputs.encoded) and inputs.ancestors is None
+        plain = plain and inputs.rotary is None
         return self._capture is not None and plain and self._shape_of(inputs) is not None
 
     def shapes(self) -> Iterator[GraphShape]:

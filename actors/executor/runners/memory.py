@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pageant.protocol.block_counts import blocks_needed, tokens_held
 from pageant.protocol.errors import ConfigurationError
 
 CPU_SHARE = 0.25
@@ -38,14 +40,26 @@ def total_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def host_budget(longest_bytes: int) -> int:
+def shared_bytes() -> int:
+    """Memory that processes of this host share by now, that of a store included; 0 if it is not known."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("Shmem:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def host_budget(longest_bytes: int, store_bytes: int = 0) -> int:
     """Return the bytes for the KV cache of a CPU, the weights being there.
 
     Args:
+        store_bytes: memory that a store takes by and by; what it has taken is not free any more.
         longest_bytes: bytes of one request of the longest length. For its sake the cache may take more than
             `CPU_SHARE` of what is free, up to a margin.
     """
-    free = available_bytes()
+    free = max(0, available_bytes() - max(0, store_bytes - shared_bytes()))
     most = free - max(int(free * MARGIN_SHARE), MARGIN_BYTES_MIN)
     return max(int(free * CPU_SHARE), min(longest_bytes, most))
 
@@ -77,9 +91,12 @@ def choose_pool_size(
     max_model_len: int,
     max_num_seqs: int,
     budget_bytes: int | None,
-    num_groups: int = 1,
+    windows: Sequence[int | None] = (None,),
+    num_states: int = 0,
+    chunk: int = 0,
     may_shorten: bool = False,
     num_near: int = 1,
+    store_bytes: int = 0,
 ) -> PoolSize:
     """Return as many blocks as the budget holds, and no more than `max_num_seqs` longest requests can use.
 
@@ -89,28 +106,32 @@ def choose_pool_size(
         block_size: tokens of a block.
         max_model_len: tokens of the longest request.
         budget_bytes: bytes that the user or the device allows; None is what `host_budget` says.
-        num_groups: groups of layers, each of which has a block of its own for every `block_size` tokens.
+        windows: of the groups of layers, each of which has a block of its own for every `block_size` tokens.
+        num_states: how many of these groups, the last ones, hold states.
+        chunk: the most tokens that a step computes.
         num_near: executors that share this host's memory and have as many blocks each.
+        store_bytes: see `host_budget`.
         may_shorten: nobody asked for `max_model_len`: where it does not fit, the result has what fits.
 
     Raises:
         TooLittleMemory: not enough for one request of `max_model_len` tokens, or, where that may be shortened, for
             one block of each group. The message says what would help.
     """
-    per_request = -(-max_model_len // block_size) * num_groups
+    num_groups = len(windows)
+    per_request = blocks_needed(max_model_len, block_size, windows, num_states, chunk)
     if wanted is not None:
         blocks, there = wanted, f"num_blocks is {wanted}, of {block_size} tokens each"
         there += f", in one of {num_groups} groups of layers" if num_groups > 1 else ""
     else:
         budget = budget_bytes
         if budget is None:
-            budget = host_budget(num_near * per_request * block_bytes) // num_near
+            budget = host_budget(num_near * per_request * block_bytes, store_bytes) // num_near
         blocks = min(budget // block_bytes, per_request * max_num_seqs)
         there = f"{budget / 2**20:,.0f} MiB are there for the KV cache"
     if blocks >= per_request:
         return PoolSize(blocks, max_model_len)
-    fitting = blocks // num_groups * block_size
-    hint = "; with group_layers: false it needs less" if num_groups > 1 else ""
+    fitting = tokens_held(blocks, block_size, windows, num_states, chunk)
+    hint = "; with group_layers: false it needs less" if num_groups - num_states > 1 else ""
     if may_shorten and fitting:
         log.warning(
             "max_model_len %s of %s: %s; raise kv_cache_memory (on a GPU, gpu_memory_utilization) or quantize%s",

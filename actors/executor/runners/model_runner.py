@@ -17,12 +17,12 @@ from pageant.protocol.pooling import PooledRows
 from pageant.protocol.verification import NO_DRAFTS, Drafts
 
 if TYPE_CHECKING:
-    from pageant.actors.executor.guided.undrawn import PooledResults, Undrawn
+    from pageant.actors.executor.guided.pending_sample import PendingSample, PooledResults
 
-__all__ = ["Drawn", "Host", "KnownTokens", "ModelRunner"]
+__all__ = ["Host", "KnownTokens", "ModelRunner", "StepTokens"]
 
 
-class Drawn(Protocol):
+class StepTokens(Protocol):
     """The tokens of a step, perhaps still on their way."""
 
     ready: bool
@@ -34,7 +34,7 @@ class Drawn(Protocol):
     missing: npt.NDArray[np.int64]
     """Places of the drawing rows whose masks had not come: their tokens here mean nothing."""
 
-    late: Undrawn | None
+    late: PendingSample | None
     """Those of them, if any, whose tokens are to be drawn when they come."""
 
     def token_ids(self) -> npt.NDArray[np.int64]:
@@ -54,7 +54,7 @@ class Drawn(Protocol):
 
 
 class KnownTokens:
-    """The tokens of a step, one for each of its drawing rows, that are there already. See `Drawn`."""
+    """The tokens of a step, one for each of its drawing rows, that are there already. See `StepTokens`."""
 
     ready = True
     drafting_seconds = 0.0
@@ -70,7 +70,7 @@ class KnownTokens:
         self._logprobs = drawn, prompts
         self.failed = failed or {}
         self.missing = np.empty(0, np.int64)
-        self.late: Undrawn | None = None
+        self.late: PendingSample | None = None
         self.proposed: Drafts = NO_DRAFTS
         self.pooling: PooledResults | None = None
 
@@ -79,11 +79,11 @@ class KnownTokens:
         return self._token_ids
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
-        """See `Drawn`."""
+        """See `StepTokens`."""
         return self._logprobs
 
     def pooled(self) -> PooledRows | None:
-        """See `Drawn`."""
+        """See `StepTokens`."""
         return None if self.pooling is None else self.pooling.columns()
 
 
@@ -106,6 +106,8 @@ class ModelRunner(Protocol):
     """The name of the kernels' backend, or ""."""
     windows: tuple[int | None, ...]
     """Of each group of layers, how many tokens they attend over at most; None is all."""
+    num_states: int
+    """How many of these groups, the last ones, hold states of recurrent layers."""
     whole_prompts: bool
     """Whether a sequence is computed whole, in one step, and nothing of it is kept."""
 
@@ -135,9 +137,9 @@ class ModelRunner(Protocol):
     def remove_adapter(self, name: str) -> None:
         """Forget an adapter that no step at hand has."""
 
-    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+    def launch(self, inputs: StepInputs) -> StepTokens | PendingSample:
         """Begins a step. The next may be launched before this one's tokens are there; it finds those that it
-        computes (`StepInputs.unknown`) on the device. A step stays undrawn if its masks are not all there."""
+        computes (`StepInputs.unknown`) on the device. A step stays pending if its masks are not all there."""
 
-    def draw(self, undrawn: Undrawn) -> Drawn:
+    def draw(self, pending: PendingSample) -> StepTokens:
         """Draws the rows that have their masks."""

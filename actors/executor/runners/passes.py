@@ -10,13 +10,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.batch.inputs import AdaptedTokens, EmbeddedTokens, Packed, StepInputs
+from pageant.actors.executor.batch.inputs import (
+    AdaptedTokens,
+    EmbeddedTokens,
+    EncodedStep,
+    Packed,
+    StepInputs,
+)
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.programs import Awaiting, StepPrograms
-from pageant.kernels.base import AttentionBatch, KVCache
+from pageant.kernels.base import AttentionBatch, KVCache, Span, StateRows
 from pageant.kernels.recording import RecordingKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Embedded, Wanted
+from pageant.models.encoder_attention import Encoded
+from pageant.models.hearing_decoder import HearingDecoder
 
 __all__ = ["Passes", "attention_batch", "decodes"]
 
@@ -78,6 +86,8 @@ class Passes:
         wanted: npt.NDArray[np.int64] | None = None,
         embedded: Sequence[EmbeddedTokens] = (),
         token_types: npt.NDArray[np.int64] | None = None,
+        rotary: npt.NDArray[np.int64] | None = None,
+        encoded: EncodedStep | None = None,
     ) -> Tensor:
         """Return hidden states [T, hidden_size], or [D, hidden_size], good until the next call.
 
@@ -85,9 +95,11 @@ class Passes:
             ancestors: see `AttentionBatch`.
             wanted: [D], which of the tokens to return, at most one of each sequence; None is all.
             token_types: see `Decoder.forward`.
+            rotary: [3, T], positions that tokens are rotated by, where these are not their own.
+            encoded: what encoders made, to which tokens attend as well.
         """
         some = wanted if wanted is not None and len(wanted) < len(packed.positions) else None
-        if self._programs is not None and not adapted and not embedded:
+        if self._programs is not None and not adapted and not embedded and rotary is None and encoded is None:
             hidden = self._programs.run(packed, ancestors)
             if hidden is not None:
                 return hidden if some is None else hidden[to_device(some, hidden.device)]
@@ -97,16 +109,20 @@ class Passes:
             token_ids[to_device(packed.unknown, device)] = self._last_drawn[
                 to_device(packed.unknown_rows, device)
             ]
-        positions = to_device(packed.positions, device)
+        positions = to_device(packed.positions if rotary is None else rotary, device)
         types = None if token_types is None else to_device(token_types, device)
-        batch, given = attention_batch(packed, device, ancestors), self._on_device(embedded)
-        if some is not None and not adapted:
+        batch, given = attention_batch(packed, device, ancestors), self._on_device(embedded, packed)
+        if encoded is not None:
+            with self.attending(encoded, batch):
+                hidden = self.forward(token_ids, positions, batch)
+        elif some is not None and not adapted:
             sequences = packed.query_starts.searchsorted(some, side="right") - 1
             of_last = batch.groups[self.decoder.groups.of_layer[-1]]
             only = Wanted.of(to_device(some, device), to_device(sequences, device), of_last)
             return self.forward(token_ids, positions, batch, only, given, types)
-        with self.adapting(adapted, len(packed.positions)):  # in every layer, by their places among all
-            hidden = self.forward(token_ids, positions, batch, embedded=given, token_types=types)
+        else:
+            with self.adapting(adapted, len(packed.positions)):  # in every layer, by their places among all
+                hidden = self.forward(token_ids, positions, batch, embedded=given, token_types=types)
         return hidden if some is None else hidden[to_device(some, device)]
 
     def draw(self, inputs: StepInputs) -> npt.NDArray[np.int64] | Awaiting | None:
@@ -134,15 +150,29 @@ class Passes:
 
     def embedded(self, inputs: StepInputs) -> Embedded | None:
         """Return what stands in for the embeddings of a step's tokens, on the device."""
-        return self._on_device(inputs.embedded)
+        return self._on_device(inputs.embedded, inputs)
 
-    def _on_device(self, embedded: Sequence[EmbeddedTokens]) -> Embedded | None:
+    def _on_device(self, embedded: Sequence[EmbeddedTokens], packed: Packed) -> Embedded | None:
         if not embedded:
             return None
         tokens = np.concatenate([one.tokens for one in embedded])
         rows = np.concatenate([one.rows for one in embedded])
         device = self.decoder.device
-        return Embedded(to_device(tokens, device), to_device(rows, device).to(self.decoder.dtype))
+        images = _images(embedded, packed) if self.decoder.spec.sees_whole_images else ()
+        return Embedded(to_device(tokens, device), to_device(rows, device).to(self.decoder.dtype), images)
+
+    @contextmanager
+    def attending(self, encoded: EncodedStep | None, batch: AttentionBatch) -> Iterator[None]:
+        """Let the tokens of a step attend to what their encoders made within the context."""
+        if encoded is None:
+            yield
+            return
+        decoder, device = self.decoder, self.decoder.device
+        assert isinstance(decoder, HearingDecoder), "others have no encoders"
+        # Copies: what came in messages cannot be written to, and torch wants it so.
+        new = [(row, to_device(made.copy(), device).to(decoder.dtype)) for row, made in encoded.new]
+        with decoder.attending(Encoded(to_device(encoded.rows.astype(np.int64), device), new), batch):
+            yield
 
     @contextmanager
     def adapting(self, adapted: Sequence[AdaptedTokens], num_tokens: int) -> Iterator[None]:
@@ -160,9 +190,24 @@ class Passes:
             yield
 
 
+def _images(embedded: Sequence[EmbeddedTokens], packed: Packed) -> tuple[Span, ...]:
+    """Return the spans of images among a step's tokens."""
+    found = []
+    for tokens in (one.tokens for one in embedded if one.are_images):
+        for run in np.split(tokens, np.flatnonzero(np.diff(tokens) != 1) + 1):
+            first, last = int(run[0]), int(run[-1])
+            sequence = int(packed.query_starts.searchsorted(first, side="right")) - 1
+            found.append(Span(first, last + 1, sequence, int(packed.positions[last]) + 1))
+    return tuple(found)
+
+
 def decodes(decoder: Decoder) -> bool:
-    """Tell whether it computes one token of a sequence after another. Steps of whole texts are never alike."""
-    return decoder.spec.is_causal and decoder.spec.has_head
+    """Tell whether it computes one token of a sequence after another, in steps that are alike, and attends to nothing
+    else. Steps of whole texts never are, and recurrent layers look at each step's sequences."""
+    spec = decoder.spec
+    return (
+        spec.is_causal and spec.has_head and not spec.is_recurrent and not isinstance(decoder, HearingDecoder)
+    )
 
 
 def attention_batch(
@@ -181,4 +226,5 @@ def attention_batch(
         max_query_length=packed.max_query_length,
         max_context_length=packed.max_context_length,
         ancestors=None if ancestors is None else to_device(ancestors, device),
+        states=None if packed.states is None else StateRows(*packed.states),
     )

@@ -18,7 +18,7 @@ __all__ = ["Pooling"]
 
 @dataclass
 class _Partly:
-    """State of a sequence between its chunks."""
+    """Pooling of a sequence so far, between its chunks."""
 
     num_tokens: int = 0
     states: Tensor | None = None
@@ -28,8 +28,10 @@ class _Partly:
 
 
 class Pooling:
-    """The results of pooled sequences, and what is kept of those that are computed in chunks. Belongs to the computing
-    thread."""
+    """Pools the hidden states of sequences, and keeps those of sequences that are computed in chunks.
+
+    Belongs to the computing thread.
+    """
 
     def __init__(self, pooler: Pooler) -> None:
         self._pooler = pooler

@@ -126,7 +126,11 @@ class StepPrograms:
             sample=torch.zeros(_TOKENS_MAX, dtype=torch.int32),
             position=torch.zeros(_TOKENS_MAX, dtype=torch.int64),
         )
-        self._columns = [(one.name, getattr(self._params, one.name).numpy()) for one in fields(self._params)]
+        self._columns = [
+            (one.name, value.numpy())
+            for one in fields(self._params)
+            if isinstance(value := getattr(self._params, one.name), Tensor)
+        ]
 
     @property
     def num_recorded(self) -> int:

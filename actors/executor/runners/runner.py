@@ -14,30 +14,34 @@ import torch
 from pageant.actors.executor.batch.inputs import StepInputs
 from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.scoring import Scores, Scoring, score_prompts
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.on_device import to_device
+from pageant.actors.executor.runners.arranging import arrange_layers
 from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 from pageant.actors.executor.runners.memory import (
     PoolSize,
+    TooLittleMemory,
     available_bytes,
     choose_pool_size,
     total_bytes,
 )
-from pageant.actors.executor.runners.model_runner import Drawn
+from pageant.actors.executor.runners.model_runner import StepTokens
 from pageant.actors.executor.runners.passes import Passes
 from pageant.actors.executor.runners.pooling import Pooling
 from pageant.actors.executor.runners.programs import Awaiting
-from pageant.actors.executor.runners.proposers.base import History, Room, Verified
+from pageant.actors.executor.runners.proposers.base import BatchSizes, History, Verified
 from pageant.actors.executor.runners.proposers.loading import load_proposer
 from pageant.actors.executor.runners.sampled_tokens import SampledTokens
 from pageant.actors.executor.runners.sampler import Sampler, sampling_tensors
-from pageant.actors.executor.runners.step_logits import UndrawnLogits
+from pageant.actors.executor.runners.step_logits import PendingLogits
+from pageant.actors.executor.runners.stored import stored_memory
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.host_memory import HostMemory
+from pageant.actors.executor.tiers.stored_memory import StoredMemory
 from pageant.kernels.collectives.group_operations import GroupOperations
 from pageant.kernels.quantized_kv import kv_dtype
-from pageant.models.layer_groups import LayerGroups
+from pageant.models.hearing_decoder import HearingDecoder
 from pageant.protocol.errors import ConfigurationError
 from pageant.protocol.verification import MISSING
 
@@ -78,16 +82,17 @@ class TorchRunner:
         self._clock = clock or (lambda: 0.0)
         self._operations = operations
         self._take_model(loaded, progress)
+        encoder_bytes = self._take_encoder_memory()
         block_bytes = self._arrange_blocks()
         self.num_blocks, self.max_model_len = self._agreed(self._pool_size(block_bytes, num_near))
-        room = Room(
+        sizes = BatchSizes(
             *(self.num_blocks + self.spare_blocks, config.block_size, config.max_num_seqs),
             self.max_model_len,
         )
-        self._kv_bytes = room.num_blocks * block_bytes
+        self._kv_bytes = sizes.num_blocks * block_bytes + encoder_bytes
         self._last_drawn = torch.zeros(config.max_num_seqs, dtype=torch.int64, device=self.device)  # by row
-        self._allocate(room, disk)
-        self._history = History(room)
+        self._allocate(sizes, disk)
+        self._history = History(sizes)
         self._sampler = Sampler(self._kernels, self._last_drawn, self._with_drafts)
         self._log(block_bytes)
 
@@ -115,6 +120,26 @@ class TorchRunner:
         self._decoder.kv_dtype = kv_dtype(config.kv_cache_dtype, self._decoder.dtype)
         self._proposer = load_proposer(config.speculation, self._decoder, config.dtype, config.max_model_len)
 
+    def _take_encoder_memory(self) -> int:
+        """Take memory for what encoders make, for each row of the batch. Return its bytes.
+
+        Raises:
+            TooLittleMemory: it would be more than half of what is free.
+        """
+        decoder, rows = self._decoder, self.config.max_num_seqs
+        if not isinstance(decoder, HearingDecoder):
+            return 0
+        wanted, (free, _) = decoder.encoder_bytes(rows), self._memory()
+        if wanted > free // 2:
+            fitting = rows * (free // 2) // wanted
+            raise TooLittleMemory(
+                f"max_num_seqs is {rows}: encoders' keys and values take {wanted / 2**20:,.0f} MiB for so many "
+                f"requests, and {free / 2**20:,.0f} MiB are free, of which they may take half; expected at most "
+                f"{fitting}"
+            )
+        decoder.allocate_encoder_memory(rows)
+        return wanted
+
     def _pool_size(self, block_bytes: int, num_near: int) -> PoolSize:
         """Decide how many blocks of so many bytes the KV cache has, and how long a request may be."""
         config, num_blocks, budget_bytes = self.config, self.config.num_blocks, self.config.budget_bytes
@@ -130,9 +155,12 @@ class TorchRunner:
             max_model_len=config.max_model_len,
             max_num_seqs=config.max_num_seqs,
             budget_bytes=budget_bytes,
-            num_groups=len(self.windows),
+            windows=self.windows,
+            num_states=self.num_states,
+            chunk=config.max_num_batched_tokens,
             may_shorten=config.fit_max_model_len,
             num_near=num_near,
+            store_bytes=config.store_bytes,
         )
 
     def _log(self, block_bytes: int) -> None:
@@ -159,42 +187,41 @@ class TorchRunner:
         return num_blocks, max_model_len
 
     def _arrange_blocks(self) -> int:
-        """Decide what a block holds, and return the bytes of one. Where drafts are made with keys and values of their
-        own, those would have to be in every group's blocks: then there is one group."""
-        block_size, max_model_len = self.config.block_size, self.config.max_model_len
-        drafts_bytes, beside = 0, tuple[int | None, ...]()
-        if self._proposer is not None:
-            self._decoder.taps, beside = self._proposer.taps, self._proposer.windows
-            drafts_bytes = self._proposer.kv_bytes_per_block(block_size)
-        if not self._decoder.spec.is_causal:
-            self._decoder.groups = LayerGroups.scratch(self._decoder.windows)
-        elif self.config.group_layers and not beside:
-            self._decoder.groups = LayerGroups.by_window(self._decoder.windows, max_model_len)
-        else:
-            self._decoder.groups = LayerGroups.one(self._decoder.windows, max_model_len, beside)
-        self.windows = self._decoder.groups.windows
-        return self._decoder.kv_bytes_per_block(block_size) + drafts_bytes
+        """Decide what a block holds, and return the bytes of one."""
+        config, decoder = self.config, self._decoder
+        drafts_bytes = arrange_layers(decoder, self._proposer, config)
+        self.windows, self.num_states = decoder.groups.windows, decoder.groups.num_states
+        return decoder.kv_bytes_per_block(config.block_size) + drafts_bytes
 
-    def _allocate(self, room: Room, disk: DiskFile | None) -> None:
+    def _allocate(self, sizes: BatchSizes, disk: DiskFile | None) -> None:
         """Takes memory for the KV cache, and gets ready to compute in it."""
-        caches = self._decoder.allocate_kv_caches(room.num_blocks, room.block_size)
-        self._kv_caches = [*caches, *(self._proposer.allocate(room) if self._proposer is not None else ())]
+        caches = self._decoder.allocate_kv_caches(sizes.num_blocks, sizes.block_size)
+        self._kv_caches = [*caches, *(self._proposer.allocate(sizes) if self._proposer is not None else ())]
         if self.device.type == "cpu":
             # The system clears memory when it is first written to. Each layer's first pages are written to here, side
             # by side: in the first request, where it would be layer by layer, that took 0.4 s.
             first = torch.zeros(1, dtype=torch.int64)
             self._kernels.move_kv(self._kv_caches, first, first)
         self.host = self.host_class(self._kv_caches, disk)
+        self.stored = self._open_store()
         self._passes = Passes(
             self._decoder,
             caches,
             self._last_drawn,
-            max_num_seqs=room.max_num_seqs,
-            max_model_len=room.max_model_len,
-            block_size=room.block_size,
+            max_num_seqs=sizes.max_num_seqs,
+            max_model_len=sizes.max_model_len,
+            block_size=sizes.block_size,
             clock=self._clock,
             adapters=self._adapters,
             records=self._loaded.key.shard is None,
+        )
+
+    def _open_store(self) -> StoredMemory | None:
+        if not self.config.store_bytes or self.whole_prompts:
+            return None
+        kernels = f"{self._kernels.name} {getattr(self._kernels, 'level', '')}"
+        return stored_memory(
+            self.config, self._kv_caches, kernels=kernels, dtype=self.dtype, windows=self.windows
         )
 
     @property
@@ -230,7 +257,7 @@ class TorchRunner:
         """See `ModelRunner`."""
         self._adapters.remove(name)
 
-    def launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+    def launch(self, inputs: StepInputs) -> StepTokens | PendingSample:
         """See `ModelRunner`."""
         if self._proposer is None and inputs.only_draws:
             drawn = self._passes.draw(inputs)
@@ -242,7 +269,7 @@ class TorchRunner:
         return self._launch(inputs)
 
     @torch.inference_mode()
-    def _launch(self, inputs: StepInputs) -> Drawn | Undrawn:
+    def _launch(self, inputs: StepInputs) -> StepTokens | PendingSample:
         self._copy_blocks(inputs)
         if inputs.pooled is not None:
             return self._launch_pooled(inputs, inputs.pooled)
@@ -254,7 +281,7 @@ class TorchRunner:
         wanted = None if self._reads_all(inputs) else inputs.last_tokens
         return self._draw_after(inputs, self._hidden(inputs, wanted))
 
-    def _launch_pooled(self, inputs: StepInputs, pooled: PooledStep) -> Drawn | Undrawn:
+    def _launch_pooled(self, inputs: StepInputs, pooled: PooledStep) -> StepTokens | PendingSample:
         """Compute a step with sequences that are pooled; others of it draw as ever."""
         assert self._pooling is not None, "the model pools"
         draws = len(pooled.places) < len(inputs.rows)
@@ -273,7 +300,7 @@ class TorchRunner:
                 SampledTokens(np.full(len(inputs.rows), MISSING), pooling=results), inputs, hidden
             )
         drawn = self._draw_after(inputs, hidden)
-        if isinstance(drawn, UndrawnLogits):
+        if isinstance(drawn, PendingLogits):
             return replace(drawn, pooling=results)
         drawn.pooling = results
         return drawn
@@ -281,9 +308,12 @@ class TorchRunner:
     def _hidden(self, inputs: StepInputs, wanted: npt.NDArray[np.int64] | None) -> torch.Tensor:
         """Return hidden states [T, hidden_size], or [D, hidden_size] of the wanted tokens."""
         types = None if inputs.pooled is None else inputs.pooled.token_types
-        return self._passes.run(inputs, inputs.ancestors, inputs.adapted, wanted, inputs.embedded, types)
+        return self._passes.run(
+            *(inputs, inputs.ancestors, inputs.adapted, wanted, inputs.embedded, types, inputs.rotary),
+            encoded=inputs.encoded,
+        )
 
-    def _draw_after(self, inputs: StepInputs, hidden: torch.Tensor) -> SampledTokens | UndrawnLogits:
+    def _draw_after(self, inputs: StepInputs, hidden: torch.Tensor) -> SampledTokens | PendingLogits:
         """Draw from the hidden states of a step: [T, hidden_size], or [D, hidden_size] of the wanted tokens."""
         prompts = self._score_prompts(hidden, inputs.scores)
         if not len(inputs.rows):
@@ -302,10 +332,10 @@ class TorchRunner:
         return self._proposer is not None or inputs.reads_all
 
     @torch.inference_mode()
-    def draw(self, undrawn: Undrawn) -> Drawn:
+    def draw(self, pending: PendingSample) -> StepTokens:
         """See `ModelRunner`."""
-        assert isinstance(undrawn, UndrawnLogits), "it is one of ours"
-        return self._sampler.draw(undrawn, undrawn.guided.late)
+        assert isinstance(pending, PendingLogits), "it is one of ours"
+        return self._sampler.draw(pending, pending.guided.late)
 
     def _with_drafts(self, drawn: SampledTokens, inputs: StepInputs, hidden: torch.Tensor) -> SampledTokens:
         """Keep what was right of a tree, and ask the proposer. The host must know the tokens for that."""

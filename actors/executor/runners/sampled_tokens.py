@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pageant.actors.executor.batch.scoring import Scoring
-from pageant.actors.executor.guided.undrawn import PooledResults
+from pageant.actors.executor.guided.pending_sample import PooledResults
 from pageant.actors.executor.runners.model_runner import KnownTokens
 from pageant.protocol.logprobs import Logprobs
 
@@ -31,7 +31,7 @@ class SampledTokens(KnownTokens):
         self._scorings = drawn, prompts
 
     def logprobs(self) -> tuple[Logprobs | None, Logprobs | None]:
-        """See `Drawn`."""
+        """See `StepTokens`."""
         drawn, prompts = (scoring.columns() if scoring is not None else None for scoring in self._scorings)
         return drawn, prompts
 

@@ -15,7 +15,7 @@ from pageant.actors.executor.batch.scoring import Scoring
 from pageant.actors.executor.batch.shaping import NOTHING, shape_logits
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.sampled_tokens import SampledTokens, sampled_tokens
-from pageant.actors.executor.runners.step_logits import StepLogits, UndrawnLogits
+from pageant.actors.executor.runners.step_logits import PendingLogits, StepLogits
 from pageant.kernels.base import Kernels, SamplingTensors, TokenMasks
 
 __all__ = ["Sampler", "sampling_tensors"]
@@ -45,7 +45,7 @@ class Sampler:
         prompts: Scoring | None = None,
         hidden: Tensor | None = None,
         waited: float = 0.0,
-    ) -> SampledTokens | UndrawnLogits:
+    ) -> SampledTokens | PendingLogits:
         """Return the tokens that are drawn from logits, float32 [D, V]; without them, if a mask is missing.
 
         Args:
@@ -73,34 +73,34 @@ class Sampler:
         if guided is None:
             return self._followed(self._draw(step, step.failed), step)
         places = np.arange(len(inputs.rows))
-        undrawn = UndrawnLogits(places=places, guided=guided, of_step=step, unshaped=unshaped, waited=waited)
+        pending = PendingLogits(places=places, guided=guided, of_step=step, unshaped=unshaped, waited=waited)
         late = guided.late
-        return undrawn if len(late) else self.draw(undrawn, late)
+        return pending if len(late) else self.draw(pending, late)
 
-    def draw(self, undrawn: UndrawnLogits, late: npt.NDArray[np.int64]) -> SampledTokens:
+    def draw(self, pending: PendingLogits, late: npt.NDArray[np.int64]) -> SampledTokens:
         """Draw tokens with the masks that have come, but for the places that are late, int64 [L]."""
-        guided, step = undrawn.guided, undrawn.of_step
+        guided, step = pending.guided, pending.of_step
         deferred = guided.deferred if len(late) else late
-        kept = undrawn.part(deferred) if len(deferred) else None
-        masks = self._masks(undrawn)
+        kept = pending.part(deferred) if len(deferred) else None
+        masks = self._masks(pending)
         drawn = self._draw(step, {**guided.failures(), **step.failed}, masks)
-        drawn.missing, drawn.late, drawn.pooling = late, kept, undrawn.pooling
+        drawn.missing, drawn.late, drawn.pooling = late, kept, pending.pooling
         return self._followed(drawn, step)
 
-    def _masks(self, undrawn: UndrawnLogits) -> TokenMasks | None:
+    def _masks(self, pending: PendingLogits) -> TokenMasks | None:
         """Return what grammars allow. Where a request's other bans would leave nothing of that, grammars prevail."""
-        places, bits = undrawn.guided.present()
+        places, bits = pending.guided.present()
         if not len(places):
             return None
         rows, masks = self._tensor(places), self._tensor(bits)
-        if undrawn.unshaped is None:
+        if pending.unshaped is None:
             return TokenMasks(rows, masks)
-        logits = undrawn.of_step.logits
+        logits = pending.of_step.logits
         self._kernels.mask_logits(logits, rows, masks)
         dead = (logits[rows].amax(-1) == float("-inf")).nonzero()[:, 0]
         if len(dead):
-            guided = self._tensor(np.searchsorted(undrawn.guided.places, places))
-            logits[rows[dead]] = undrawn.unshaped[guided[dead]]
+            guided = self._tensor(np.searchsorted(pending.guided.places, places))
+            logits[rows[dead]] = pending.unshaped[guided[dead]]
             self._kernels.mask_logits(logits, rows[dead], masks[dead])
         return None
 
@@ -136,4 +136,5 @@ def sampling_tensors(sampling: SamplingColumns, device: torch.device) -> Samplin
         seed=to_device(sampling.seed, device),
         sample=to_device(sampling.sample, device),
         position=to_device(sampling.position, device),
+        filters=sampling.has_filters,
     )

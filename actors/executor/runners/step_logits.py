@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from pageant.actors.executor.batch.scoring import Scored, Scoring
-from pageant.actors.executor.guided.undrawn import Int64, Undrawn
+from pageant.actors.executor.guided.pending_sample import Int64, PendingSample
 from pageant.actors.executor.on_device import to_device
 from pageant.kernels.base import SamplingTensors
 from pageant.kernels.sampling import select_rows
@@ -17,7 +17,7 @@ from pageant.kernels.sampling import select_rows
 if TYPE_CHECKING:
     from pageant.actors.executor.batch.inputs import StepInputs
 
-__all__ = ["StepLogits", "UndrawnLogits"]
+__all__ = ["PendingLogits", "StepLogits"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,20 +59,20 @@ class StepLogits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UndrawnLogits(Undrawn):
+class PendingLogits(PendingSample):
     """Logits of a step some of whose rows wait for their masks."""
 
     of_step: StepLogits
     unshaped: Tensor | None
     """The unshaped logits of the guided rows, if anything shaped them: a grammar comes before all that."""
 
-    def part(self, places: Int64) -> UndrawnLogits:
-        """See `Undrawn`."""
+    def part(self, places: Int64) -> PendingLogits:
+        """See `PendingSample`."""
         unshaped = None
         if self.unshaped is not None:
             kept = np.flatnonzero(np.isin(self.guided.places, places))
             unshaped = self.unshaped[to_device(kept, self.unshaped.device)]
-        return UndrawnLogits(
+        return PendingLogits(
             of_step=self.of_step.part(places),
             places=self.places[places],
             guided=self.guided.part(places),

@@ -33,7 +33,8 @@ class HostMemory:
     """
 
     def __init__(self, caches: Sequence[KVCache], disk: DiskFile | None = None) -> None:
-        rows = [cache.reshape(len(cache), -1) for pair in caches for cache in pair]
+        # Values that are parts of keys have no columns.
+        rows = [cache.flatten(1) for pair in caches for cache in pair if cache.shape[-1]]
         fits = all(row.shape[1] * row.itemsize % 8 == 0 for row in rows)
         # Of each layer's keys and values, block by block: [blocks, words].
         self._caches = [row.view(torch.int64 if fits else torch.uint8) for row in rows]

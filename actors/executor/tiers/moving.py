@@ -104,9 +104,9 @@ class Moving:
         """Tell whether so many moves have been made."""
         return self._made >= needed
 
-    def stepped(self, num_tokens: int, seconds: float) -> None:
-        """Note that a step of so many tokens took so many seconds, where there are moves at all."""
-        if self._added:
+    def stepped(self, num_tokens: int, seconds: float, *, always: bool = False) -> None:
+        """Note that a step of so many tokens took so many seconds, where there are moves at all, or `always`."""
+        if self._added or always:
             self._steps.append((num_tokens, seconds))
 
     def take_report(self, epoch: int) -> MoveTimes | None:

@@ -68,10 +68,10 @@ def test_what_was_meant_for_another_manager_is_refused_and_names_nothing(manager
 
 
 def test_the_scheduler_is_told_of_the_pool_whenever_either_comes_up(manager):
-    manager.scheduler_up(ActorUp(address="scheduler", incarnation=1))
+    manager.peer_up(ActorUp(address="scheduler", incarnation=1))
     assert manager.listener == []
     manager.executor_ready(ready(1))
-    manager.scheduler_up(ActorUp(address="scheduler", incarnation=2))
+    manager.peer_up(ActorUp(address="scheduler", incarnation=2))
     assert [(address, type(m), m.epoch) for address, m in manager.listener] == [
         ("scheduler", PoolReady, 1)
     ] * 2
@@ -98,7 +98,7 @@ def test_a_new_scheduler_holds_nothing_of_the_former(manager):
 def test_a_dead_schedulers_blocks_are_free_and_its_late_word_is_passed_over(manager):
     manager.executor_ready(ready(1))
     ask(manager)
-    manager.scheduler_down(ActorDown(address="scheduler", incarnation=1, reason=""))
+    manager.peer_down(ActorDown(address="scheduler", incarnation=1, reason=""))
     assert manager.statistics(GetPoolStatistics()).blocks_held == 0
     assert ask(manager, serial=2, incarnation=1) is None
     assert manager.statistics(GetPoolStatistics()).blocks_held == 0
@@ -107,5 +107,5 @@ def test_a_dead_schedulers_blocks_are_free_and_its_late_word_is_passed_over(mana
 def test_late_news_of_a_death_takes_nothing_from_the_successor(manager):
     manager.executor_ready(ready(1))
     ask(manager, incarnation=2)
-    manager.scheduler_down(ActorDown(address="scheduler", incarnation=1, reason=""))
+    manager.peer_down(ActorDown(address="scheduler", incarnation=1, reason=""))
     assert manager.statistics(GetPoolStatistics()).blocks_held == 3

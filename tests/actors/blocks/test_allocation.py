@@ -15,8 +15,10 @@ from pageant.protocol.arrays import int32, int64
 class Manager:
     """An allocation, asked in few words."""
 
-    def __init__(self, num_blocks=8, block_size=4, caching=True, windows=(None,)):
-        self.core = Allocation(BlockPool(num_blocks, caching), block_size, windows=windows)
+    def __init__(self, num_blocks=8, block_size=4, caching=True, windows=(None,), num_states=0):
+        self.core = Allocation(
+            BlockPool(num_blocks, caching), block_size, windows=windows, num_states=num_states
+        )
         self.steps = 0
 
     def assign(

@@ -58,7 +58,13 @@ def allocation():
 def admit(allocation, step, rows, output=()):
     """Admits a prompt of rows, as it is computed, and gives it up. Returns how much of it was cached."""
     token_ids = int32([0] * len(rows) + list(output))
-    admission = Admission(serial=step, token_ids=token_ids, embed_names=row_names(rows))
+    return admit_as(
+        allocation, step, Admission(serial=step, token_ids=token_ids, embed_names=row_names(rows))
+    )
+
+
+def admit_as(allocation, step, admission):
+    """Admits a prompt, as it is computed, and gives it up. Returns how much of it was cached."""
     empty = {"learned_serials": int64(), "learned_counts": int32(), "token_ids": int32()}
     empty |= {"grow_serials": int64(), "grow_lengths": int32()}
     common = {"epoch": 1, "computed_step": step - 1, **empty, "admission_tokens": 64}
@@ -85,4 +91,30 @@ def test_blocks_are_found_by_the_content_of_their_rows_and_what_follows_them(all
         Assign(step=12, epoch=1, computed_step=11, **empty, admissions=(plain,), admission_tokens=64)
     )
     assert found.admitted[0].num_cached_tokens == 0
+    allocation.check_integrity()
+
+
+def test_texts_around_images_are_shared_up_to_the_first_row_that_differs(allocation):
+    """Twelve tokens, of which four in the middle are an image's, beside prompts without one."""
+    rows = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
+    other = rows.copy()
+    other[2] += 1
+    places, serials = int32([5, 6, 7, 8]), iter(range(2, 100, 2))
+    token_ids = int32([10, 11, 12, 13, 14, 9, 9, 9, 9, 15, 16, 17])
+
+    def cached(rows, ids=token_ids):
+        serial = next(serials)
+        names = None if rows is None else row_names(rows)
+        given = Admission(
+            serial=serial, token_ids=ids, embed_names=names, embed_places=None if rows is None else places
+        )
+        return admit_as(allocation, serial, given)
+
+    assert cached(None, token_ids[:5]) == 0
+    assert cached(rows) == 5, "the text before the image is that of the prompt without one"
+    assert cached(other) == 7, "rows are shared up to the one that differs"
+    assert cached(rows) == cached(other) == 11
+    assert cached(None) == 5, "placeholders alone are no image"
+    later = int32([*token_ids[:9], 15, 16, 18])
+    assert cached(rows, later) == 11
     allocation.check_integrity()

@@ -12,7 +12,14 @@ from pageant.actors.blocks.costs import MoveCosts
 from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
-from pageant.protocol.block_names import is_of_first_group
+from pageant.protocol.arrays import int32
+from pageant.protocol.block_names import (
+    block_names,
+    full_blocks,
+    is_of_first_group,
+    name_in_group,
+    root_name,
+)
 from tests.actors.blocks.test_allocation import Manager, granted
 
 
@@ -245,3 +252,50 @@ def test_a_first_chunk_has_room_whatever_was_said_of_chunks():
     assert not answer.admitted, "19 blocks are free, and the first chunk takes 32"
     answer = manager.assign(freed=[1], admit=[(2, range(1000, 2000))], budget=512, chunk_max=64)
     assert granted(answer) == [(2, 0, 512)] and len(answer.admitted[0].blocks) == 32
+
+
+# Some groups hold states of recurrent layers.
+
+
+def recurrent(num_blocks=40):
+    return Manager(num_blocks=num_blocks, windows=(None, 2, 2), num_states=2)
+
+
+def test_a_prefix_of_which_states_are_cached_ends_where_a_block_does():
+    manager = recurrent()
+    manager.assign(admit=[(1, range(10))])
+    assert granted(manager.assign(admit=[(2, [*range(9), 50])])) == [(2, 8, 2)], "not 9: no state is there"
+    manager.assign(freed=[1, 2])
+    answer = manager.assign(admit=[(3, [*range(7), 60, 61])])
+    assert granted(answer) == [(3, 4, 5)] and not len(answer.copy_sources)
+    assert manager.assign(freed=[3]).blocks_free == 40
+
+
+def test_a_sequence_waits_for_states_of_a_step_that_is_not_over():
+    manager = recurrent()
+    answer = manager.assign(admit=[(1, range(10)), (2, range(10)), (3, range(60, 64))])
+    assert granted(answer) == [(1, 0, 10)], "nobody overtakes who waits"
+    assert granted(manager.assign(admit=[(2, range(10)), (3, range(60, 64))])) == [(2, 8, 2), (3, 0, 4)]
+
+
+def test_there_is_no_hit_where_one_state_was_lost():
+    manager = recurrent(num_blocks=18)
+    manager.assign(admit=[(1, range(16))], chunk_max=4)
+    manager.assign(freed=[1])
+    lost = next(block for block, name in manager.core.pool.named() if name == _state_name(range(16), 3, 2))
+    manager.core.pool.forget([lost])
+    assert granted(manager.assign(admit=[(2, [*range(16), 90])])) == [(2, 12, 5)]
+
+
+def test_drafts_that_fill_a_block_leave_no_state_in_it_until_they_are_known():
+    manager = recurrent()
+    manager.assign(admit=[(1, range(6))])
+    manager.assign(grow=[(1, 9, [6])], drafts=[2])
+    assert granted(manager.assign(admit=[(2, range(9))])) == [(2, 4, 5)]
+    manager.assign(grow=[(1, 9, [7, 8])], drafts=[0])
+    assert granted(manager.assign(admit=[(3, range(9))])) == [(3, 8, 1)]
+
+
+def _state_name(tokens, index, group):
+    contents, _ = full_blocks(int32(tokens), 4)
+    return name_in_group(block_names(root_name(None, (), None, None), contents)[index], group)

@@ -40,11 +40,13 @@ def play_randomly(seed: int, turns: int = 400) -> Counter[str]:
         (3, lambda: play.wait(draw.choice((0.001, 0.06, 1.5)))),
         (
             6,
-            lambda: play.add(draw.randrange(ROWS), guided=draw.random() < 0.4, penalised=draw.random() < 0.1),
+            lambda: play.scheduler.add(
+                draw.randrange(ROWS), guided=draw.random() < 0.4, penalised=draw.random() < 0.1
+            ),
         ),
-        (1, lambda: play.end(draw.randrange(ROWS))),
+        (1, lambda: play.scheduler.end(draw.randrange(ROWS))),
         (1, play.cut),
-        (1, lambda: draw.random() < 0.3 and play.new_scheduler()),
+        (1, lambda: draw.random() < 0.3 and play.scheduler.restart()),
         (1, lambda: draw.choice((play.kill_grammar, play.revive_grammar))()),
     ]
     weights, calls = zip(*deeds, strict=True)
@@ -69,11 +71,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(row=ROW, guided=st.booleans(), penalised=st.booleans())
     def add(self, row, guided, penalised):
-        self.play.add(row, guided=guided, penalised=penalised)
+        self.play.scheduler.add(row, guided=guided, penalised=penalised)
 
     @rule(row=ROW)
     def end(self, row):
-        self.play.end(row)
+        self.play.scheduler.end(row)
 
     @rule(num_steps=st.integers(1, 4), cut=st.booleans(), num_saves=st.sampled_from([0, 0, 1, 4]))
     def plan(self, num_steps, cut, num_saves):
@@ -106,7 +108,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def new_scheduler(self):
-        self.play.new_scheduler()
+        self.play.scheduler.restart()
 
     @rule(up=st.booleans())
     def grammar(self, up):
@@ -147,7 +149,7 @@ def _begin_what_was_recalled(patch: pytest.MonkeyPatch) -> None:
         self._is_holding = False
         return launch(self, work)
 
-    patch.setattr(ComputingThread, "draw_awaiting", lambda self, undrawn, recalled: draw(self, undrawn, 0))
+    patch.setattr(ComputingThread, "draw_awaiting", lambda self, pending, recalled: draw(self, pending, 0))
     patch.setattr(ComputingThread, "launch", launch_at_once)
 
 
@@ -203,7 +205,7 @@ def test_the_play_notices(breakage, monkeypatch):
 def _play_with_a_step_that_lasts() -> Play:
     """Return a play whose step has been computed for 9 seconds."""
     play = Play(0)
-    play.add(0, guided=False, penalised=False)
+    play.scheduler.add(0, guided=False, penalised=False)
     play.plan()
     play.turn(play.lane)
     play.plan()
@@ -236,7 +238,7 @@ def test_a_step_whose_kernel_is_compiled_is_waited_for():
 
 def test_a_row_whose_grammar_never_says_anything_fails():
     play = Play(0)
-    play.add(0, guided=True, penalised=False)
+    play.scheduler.add(0, guided=True, penalised=False)
     play.plan()
     play.turn(play.lane)
     play.wait(0.1)  # longer than a step waits
@@ -246,13 +248,13 @@ def test_a_row_whose_grammar_never_says_anything_fails():
         play.masks.clear()
         play.wait(PATIENCE / 10)
     play.turn(play.lane)
-    assert play.failures == [f"its grammar did not say within {PATIENCE:g} s what may follow"]
+    assert play.scheduler.failures == [f"its grammar did not say within {PATIENCE:g} s what may follow"]
 
 
 def test_late_tokens_never_overtake_the_tokens_of_their_step():
     play = Play(1, threads=2)
     play.is_ready = lambda: False
-    play.add(0, guided=True, penalised=False)
+    play.scheduler.add(0, guided=True, penalised=False)
     play.plan()
     play.turn(play.lane)
     play.wait(0.1)
@@ -267,14 +269,14 @@ def test_late_tokens_never_overtake_the_tokens_of_their_step():
 def test_plans_of_another_epoch_are_not_computed():
     play = Play(0)
     play.core.epoch += 1
-    play.add(0, guided=False, penalised=False)
+    play.scheduler.add(0, guided=False, penalised=False)
     play.plan()
     assert not play.core.steps and not play.lane
 
 
 def test_a_penalised_row_is_packed_when_its_last_token_is_known():
     play = Play(0)
-    play.add(0, guided=False, penalised=True)
+    play.scheduler.add(0, guided=False, penalised=True)
     play.plan()
     play.plan()
     assert [step.state for step in play.core.steps] == [StepState.LAUNCHED, StepState.RECEIVED]
@@ -284,7 +286,7 @@ def test_a_penalised_row_is_packed_when_its_last_token_is_known():
 
 def test_a_step_becomes_only_what_comes_next():
     play = Play(0)
-    play.add(0, guided=False, penalised=False)
+    play.scheduler.add(0, guided=False, penalised=False)
     play.plan()
     (step,) = play.core.steps
     with pytest.raises(AssertionError, match="LAUNCHED does not become ANSWERED"):

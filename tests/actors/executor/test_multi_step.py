@@ -98,9 +98,9 @@ class Executor:
     def run(self, step: Step) -> int:
         """Computes what has come in, and takes in what it drew. Returns how many steps that were."""
         launched = self.thread.launch(step.work(next(self._launches)))
-        assert launched is not None and launched.drawn is not None
+        assert launched is not None and launched.tokens is not None
         step.launched = launched
-        tokens = launched.drawn.token_ids()
+        tokens = launched.tokens.token_ids()
         if step.may_stop_short:
             self.multi_step.take_tokens(step, tokens)
         else:

@@ -21,14 +21,14 @@ from pageant.protocol.arrays import int32
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.verification import MISSING, Drafts, Verdict
 
-__all__ = ["History", "Proposer", "Room", "Verified", "chains", "hidden_size_of", "sampled"]
+__all__ = ["BatchSizes", "History", "Proposer", "Verified", "chains", "hidden_size_of", "sampled"]
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Room:
+class BatchSizes:
     """The sizes of the batch and of the KV cache."""
 
     num_blocks: int
@@ -48,7 +48,7 @@ class Proposer(Protocol):
     def kv_bytes_per_block(self, block_size: int) -> int:
         """Bytes that a block takes in the caches of its own."""
 
-    def allocate(self, room: Room) -> Sequence[KVCache]:
+    def allocate(self, sizes: BatchSizes) -> Sequence[KVCache]:
         """Gets ready for batches of that size. Returns caches of its own, of the same blocks as the target's: where
         a sequence has a block there, it has one here; they are copied, saved and restored together."""
 
@@ -60,8 +60,8 @@ class History:
     """The tokens of all rows, as far as the steps that were computed tell. The batch's own belong to another thread,
     which is a plan ahead."""
 
-    def __init__(self, room: Room) -> None:
-        self.token_ids: Int32 = np.zeros((room.max_num_seqs, room.max_model_len + 1), np.int32)
+    def __init__(self, sizes: BatchSizes) -> None:
+        self.token_ids: Int32 = np.zeros((sizes.max_num_seqs, sizes.max_model_len + 1), np.int32)
 
     def take(self, step: Verified) -> None:
         """Take what a step computed and drew."""
@@ -156,8 +156,8 @@ class Verified:
     def wanted_within(self, block_size: int, positions_max: int) -> Int32:
         """The same, as far as there are slots for the last drawn token and all drafts but the last."""
         slots = self.proposing.num_block_groups[self.rows] * block_size
-        room = np.minimum(slots, positions_max) - self.next_positions
-        return np.clip(room, 0, self.wanted).astype(np.int32)
+        remaining = np.minimum(slots, positions_max) - self.next_positions
+        return np.clip(remaining, 0, self.wanted).astype(np.int32)
 
 
 def sampled(kernels: Kernels, logits: Tensor, step: Verified, which: Int64, ahead: int) -> Tensor:
@@ -175,6 +175,7 @@ def sampled(kernels: Kernels, logits: Tensor, step: Verified, which: Int64, ahea
             seed=to_device(columns.seed[places], device),
             sample=to_device(columns.sample[places], device),
             position=to_device(columns.position[places] + ahead, device),
+            filters=columns.has_filters,
         ),
     )
 

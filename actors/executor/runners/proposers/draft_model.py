@@ -19,7 +19,7 @@ from torch import Tensor
 from pageant.actors.executor.batch.inputs import UNKNOWN, Packed, pack
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.passes import Passes
-from pageant.actors.executor.runners.proposers.base import Room, Verified, chains, sampled
+from pageant.actors.executor.runners.proposers.base import BatchSizes, Verified, chains, sampled
 from pageant.kernels.base import KVCache
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.decoder import Decoder
@@ -64,21 +64,21 @@ class DraftModel:
         """See `Proposer`."""
         return self._decoder.kv_bytes_per_block(block_size)
 
-    def allocate(self, room: Room) -> Sequence[KVCache]:
+    def allocate(self, sizes: BatchSizes) -> Sequence[KVCache]:
         """See `Proposer`."""
-        caches = self._decoder.allocate_kv_caches(room.num_blocks, room.block_size)
-        self._last_drawn = torch.zeros(room.max_num_seqs, dtype=torch.int64, device=self._decoder.device)
+        caches = self._decoder.allocate_kv_caches(sizes.num_blocks, sizes.block_size)
+        self._last_drawn = torch.zeros(sizes.max_num_seqs, dtype=torch.int64, device=self._decoder.device)
         self._passes = Passes(
             self._decoder,
             caches,
             self._last_drawn,
-            max_num_seqs=room.max_num_seqs,
-            max_model_len=room.max_model_len,
-            block_size=room.block_size,
+            max_num_seqs=sizes.max_num_seqs,
+            max_model_len=sizes.max_model_len,
+            block_size=sizes.block_size,
         )
-        self._block_size = room.block_size
+        self._block_size = sizes.block_size
         # By row: tokens whose keys and values are right here.
-        self._known = np.zeros(room.max_num_seqs, np.int32)
+        self._known = np.zeros(sizes.max_num_seqs, np.int32)
         return caches
 
     def propose(self, step: Verified) -> Drafts:

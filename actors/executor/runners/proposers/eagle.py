@@ -18,7 +18,13 @@ from torch import Tensor
 from pageant.actors.executor.batch.inputs import Packed
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.passes import attention_batch
-from pageant.actors.executor.runners.proposers.base import Room, Verified, chains, hidden_size_of, sampled
+from pageant.actors.executor.runners.proposers.base import (
+    BatchSizes,
+    Verified,
+    chains,
+    hidden_size_of,
+    sampled,
+)
 from pageant.kernels.base import KVCache
 from pageant.models.decoder import Decoder
 from pageant.models.heads.eagle import EagleHead
@@ -45,10 +51,10 @@ class Eagle:
         """See `Proposer`."""
         return self._head.kv_layout.bytes_per_block(block_size)
 
-    def allocate(self, room: Room) -> Sequence[KVCache]:
+    def allocate(self, sizes: BatchSizes) -> Sequence[KVCache]:
         """See `Proposer`."""
-        caches = self._head.allocate_kv_caches(room.num_blocks, room.block_size)
-        self._cache, self._block_size = caches[0], room.block_size
+        caches = self._head.allocate_kv_caches(sizes.num_blocks, sizes.block_size)
+        self._cache, self._block_size = caches[0], sizes.block_size
         return caches
 
     def propose(self, step: Verified) -> Drafts:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from pageant.actors.executor.on_device import to_device
-from pageant.actors.executor.runners.proposers.base import Room, Verified, hidden_size_of, sampled
+from pageant.actors.executor.runners.proposers.base import BatchSizes, Verified, hidden_size_of, sampled
 from pageant.kernels.base import KVCache
 from pageant.models.decoder import Decoder
 from pageant.models.heads.medusa import MedusaHeads
@@ -45,7 +45,7 @@ class Medusa:
         """See `Proposer`. Heads have no memory."""
         return 0
 
-    def allocate(self, room: Room) -> Sequence[KVCache]:
+    def allocate(self, sizes: BatchSizes) -> Sequence[KVCache]:
         """See `Proposer`."""
         return []
 

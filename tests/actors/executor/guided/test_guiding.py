@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from pageant.actors.executor.guided.guiding import DrawnTokens, Guiding
+from pageant.actors.executor.guided.guiding import Guiding, RowTokens
 from pageant.actors.executor.guided.keeping import PATIENCE_SECONDS, patience_by_late
 from pageant.actors.runtime.clock import MonotonicClock
 from pageant.protocol.arrays import int32, int64
@@ -28,7 +28,7 @@ def sequence(row, output=(), asked="a+"):
 
 def drawn(*places):
     rows, positions, token_ids = zip(*places, strict=True)
-    return DrawnTokens(int32(rows), int64(positions), int64(token_ids))
+    return RowTokens(int32(rows), int64(positions), int64(token_ids))
 
 
 def masks(guides, positions, ahead=None, failed=None):
@@ -57,31 +57,31 @@ def step(guiding, *places):
 def test_a_grammar_is_told_of_new_rows_tokens_and_ends(guiding):
     guiding.add(sequence(2, output=[7, 8]))
     guiding.add(sequence(1, asked=None))
-    news = guiding.take_news(1)
+    news = guiding.take_changes(1)
     (opened,) = news.opened
     assert (opened.position, opened.token_ids.tolist()) == (5, [7, 8])
-    assert guiding.take_news(1) is None
-    news = guiding.take_news(1, drawn((1, 3, 50), (2, 5, 60)))
+    assert guiding.take_changes(1) is None
+    news = guiding.take_changes(1, drawn((1, 3, 50), (2, 5, 60)))
     assert [news.guides.tolist(), news.positions.tolist(), news.token_ids.tolist()] == [
         [opened.guide],
         [5],
         [60],
     ]
     guiding.free([1, 2])
-    assert guiding.take_news(1).closed.tolist() == [opened.guide]
+    assert guiding.take_changes(1).closed.tolist() == [opened.guide]
 
 
 def test_a_row_that_came_and_went_was_never_there(guiding):
     guiding.add(sequence(0))
     guiding.free([0])
-    assert guiding.take_news(1) is None
+    assert guiding.take_changes(1) is None
 
 
 def test_masks_are_of_the_sequence_that_they_were_made_for(guiding):
     guiding.add(sequence(0))
-    (opened,) = guiding.take_news(1).opened
+    (opened,) = guiding.take_changes(1).opened
     guiding.add(sequence(0))  # another one
-    (other,) = guiding.take_news(1).opened
+    (other,) = guiding.take_changes(1).opened
     guided = step(guiding, (0, 3, 0))
     guiding.take_masks(masks([opened.guide], [3]))
     assert guided.late.tolist() == [0]
@@ -94,11 +94,11 @@ def test_masks_are_of_the_sequence_that_they_were_made_for(guiding):
 def test_a_place_along_drafts_has_a_mask_of_its_own_and_a_late_one_is_done_without(guiding):
     for row in (0, 1):
         guiding.add(sequence(row))
-    first, second = guiding.take_news(1).opened
+    first, second = guiding.take_changes(1).opened
     guided = step(guiding, (0, 3, 0), (0, 4, 1), (0, 5, 2), (1, 3, 0), (2, 9, 0))
     assert guided.places.tolist() == [0, 1, 2, 3]
     guiding.guess(int32([0, 1]), int64([3, 3]), int32([2, 0]), int32([40, 41]))
-    news = guiding.take_news(1)
+    news = guiding.take_changes(1)
     assert (news.drafting.tolist(), news.draft_positions.tolist(), news.draft_ids.tolist()) == (
         [first.guide],
         [3],
@@ -132,20 +132,20 @@ def test_what_follows_a_deferred_token_is_void_until_that_is_known(guiding):
 def test_a_grammar_that_is_new_is_told_of_everything_again(guiding):
     for row in (0, 3):
         guiding.add(sequence(row))
-    first, second = guiding.take_news(1).opened
+    first, second = guiding.take_changes(1).opened
     guiding.take_masks(masks([first.guide], [3]))
     tokens = {0: int32([0, 1, 2, 9]), 3: int32([0, 1, 2])}
     guiding.reopen(tokens, [first.guide])
-    (again,) = guiding.take_news(1).opened
+    (again,) = guiding.take_changes(1).opened
     assert (again.guide, again.position, again.token_ids.tolist()) == (first.guide, 4, [9])
     guiding.reopen(tokens)
-    assert {one.guide for one in guiding.take_news(1).opened} == {first.guide, second.guide}
+    assert {one.guide for one in guiding.take_changes(1).opened} == {first.guide, second.guide}
 
 
 def test_the_thread_that_computes_waits_for_what_comes_soon(guiding):
     guiding.add(sequence(0))
     guiding.add(sequence(1))
-    first, second = (one.guide for one in guiding.take_news(1).opened)
+    first, second = (one.guide for one in guiding.take_changes(1).opened)
     waiting = step(guiding, (0, 3, 0), (1, 3, 0))
     clock = MonotonicClock()
     assert not waiting.come_until(clock.now(), clock)

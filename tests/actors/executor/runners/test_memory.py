@@ -70,7 +70,7 @@ def test_a_small_host_keeps_a_gibibyte_beside_the_kv_cache(monkeypatch):
 def test_a_length_that_nobody_asked_for_is_what_fits_and_one_line_says_so(
     caplog, budget, wanted, groups, there
 ):
-    size = choose(budget, wanted, num_groups=groups, may_shorten=True)
+    size = choose(budget, wanted, windows=(None,) * groups, may_shorten=True)
     assert size.max_model_len == 144
     (record,) = caplog.records
     assert record.message.startswith("max_model_len 144 of 160: ")
@@ -79,22 +79,22 @@ def test_a_length_that_nobody_asked_for_is_what_fits_and_one_line_says_so(
 
 def test_a_block_for_each_group_is_the_least():
     with pytest.raises(TooLittleMemory, match="lower max_model_len to 0"):
-        choose(199, num_groups=2, may_shorten=True)
+        choose(199, windows=(None,) * 2, may_shorten=True)
 
 
 def test_every_group_of_layers_needs_blocks_of_its_own():
-    assert blocks(2550, num_groups=2) == 25
-    assert blocks(10**9, num_groups=2) == 80
+    assert blocks(2550, windows=(None,) * 2) == 25
+    assert blocks(10**9, windows=(None,) * 2) == 80
     with pytest.raises(TooLittleMemory, match="lower max_model_len to 144 or less"):
-        choose(1999, num_groups=2)
+        choose(1999, windows=(None,) * 2)
 
 
 def test_a_number_that_is_asked_for_is_taken_if_one_request_fits():
-    assert blocks(None, 30, num_groups=3) == 30
+    assert blocks(None, 30, windows=(None,) * 3) == 30
     with pytest.raises(
         TooLittleMemory, match=r"num_blocks is 29.* in one of 3 groups of layers.* 160 needs 30"
     ):
-        choose(None, 29, num_groups=3)
+        choose(None, 29, windows=(None,) * 3)
 
 
 def test_executors_that_share_a_host_have_room_for_a_full_length_request_each(monkeypatch):

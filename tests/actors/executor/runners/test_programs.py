@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pageant.actors.executor.batch.batch import Batch
-from pageant.actors.executor.guided.undrawn import Undrawn
+from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.programs import _Kind
 from pageant.actors.executor.runners.runner import TorchRunner
@@ -168,8 +168,8 @@ def _guided_tokens(runner, steps, come):
         batch.guiding.take_masks(first) if when != "after" else None
         batch.guiding.take_masks(second) if when == "before" else None
         found = runner.launch(inputs)
-        assert isinstance(found, Undrawn) == (when != "before")
-        if isinstance(found, Undrawn):
+        assert isinstance(found, PendingSample) == (when != "before")
+        if isinstance(found, PendingSample):
             batch.guiding.take_masks(first)
             batch.guiding.take_masks(second)
             found = runner.draw(found)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pageant.actors.executor.guided.masks import GuidedStep
 from pageant.protocol.pooling import PooledRows
 
-__all__ = ["PooledResults", "Undrawn"]
+__all__ = ["PendingSample", "PooledResults"]
 
 Int64 = npt.NDArray[np.int64]
 
@@ -24,14 +24,14 @@ class PooledResults(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undrawn:
-    """Pending draw of D rows, some of which are guided, all else done that comes before the draw."""
+class PendingSample:
+    """Sample of D rows, some of them guided, whose logits are ready and whose masks are awaited."""
 
     places: Int64  # [D], among the drawing rows of their step
     guided: GuidedStep
     waited: float = 0.0  # seconds that masks have been waited for
     pooling: PooledResults | None = None  # of sequences of the step that are pooled
 
-    def part(self, places: Int64) -> Undrawn:
+    def part(self, places: Int64) -> PendingSample:
         """Some of the D rows, in memory of their own."""
         raise NotImplementedError

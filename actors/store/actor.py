@@ -1,0 +1,301 @@
+"""The store's shell: the memory, and messages around the index."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime.sizes import parse_bytes
+from pageant.actors.store.followers import Follower
+from pageant.actors.store.index import NOWHERE, Owner, Place, StoreIndex
+from pageant.actors.store.slabs import CHUNKS
+from pageant.protocol.arena import Arena, joined, split
+from pageant.protocol.arrays import int64
+from pageant.protocol.errors import ConfigurationError
+from pageant.protocol.roles import STORE
+from pageant.protocol.storing import (
+    ArenaRef,
+    FollowStore,
+    ForgetStored,
+    GetStoreStatistics,
+    Pin,
+    Pinned,
+    Reserve,
+    Reserved,
+    Settle,
+    StoreEvents,
+    StoreStatistics,
+)
+from pageant.protocol.supervision import ActorDown, ActorUp
+
+log = logging.getLogger("pageant.store")
+
+MEMORY_MIN = 1 << 20
+MEMORY_MAX = 1 << 50
+GENERATIONS = 1 << 40
+"""Generations of each life of a store: more than it reserves."""
+MARGIN_BYTES = 1 << 28
+"""Memory that a store leaves to others."""
+
+
+class Store(Actor):
+    """Keeps KV blocks for the block managers of its host; see `pageant.protocol.storing`."""
+
+    role = STORE
+
+    class Options(ActorOptions, frozen=True, kw_only=True):
+        """Options of the store.
+
+        Attributes:
+            store_memory: bytes of the host's memory, such as `8GiB`. Pages are taken when blocks first come.
+            memory: the same, for the entry of a store; None is `store_memory`.
+        """
+
+        store_memory: str | int = "4GiB"
+        memory: str | int | None = None
+
+        def __post_init__(self) -> None:
+            name = "store_memory" if self.memory is None else "memory"
+            found = getattr(self, name)
+            try:
+                wanted = parse_bytes(found)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if not MEMORY_MIN <= wanted <= MEMORY_MAX:
+                raise ValueError(f"{name} is {found!r}; expected a size such as 8GiB, of 1 MiB to 1 PiB")
+
+        @property
+        def num_bytes(self) -> int:
+            """Return the bytes of the memory, in whole pages."""
+            return parse_bytes(self.store_memory if self.memory is None else self.memory) // 4096 * 4096
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._arena: Arena
+        """The memory. Set by `on_start`, as `_index` is."""
+        self._index: StoreIndex
+        self._owners: set[Owner] = set()
+        """Block managers that have reserved or pinned, and are not known to be gone."""
+        self._watched: set[str] = set()
+        """Names of all of them."""
+        self._gone: dict[str, int] = {}
+        """The latest incarnation of each block manager that is known to be gone."""
+        self._too_large: set[bytes] = set()
+        """Kinds of blocks that are larger than any slot."""
+        self._followers: dict[Follower, asyncio.Event] = {}
+        self._settled = asyncio.Event()
+        """Set, and replaced, whenever blocks were saved or are gone."""
+        self._populated = 0
+        """Bytes from the start of the memory whose pages were asked for."""
+        self._is_populating = False
+
+    async def on_start(self) -> None:
+        """Take the memory.
+
+        Raises:
+            ConfigurationError: there is not so much.
+        """
+        wanted = self.options.num_bytes
+        check_room(wanted)
+        self._arena = Arena.create(wanted)
+        first = self.incarnation * GENERATIONS
+        self._index = StoreIndex(wanted, self._arena.write_header, self._note, first)
+
+    # Followers.
+
+    @receives(concurrent=True)
+    async def follow(self, request: FollowStore) -> AsyncIterator[StoreEvents]:
+        """Stream the names of a kind, and then every one that comes or goes."""
+        follower, wake = Follower(request.kind), asyncio.Event()
+        self._followers[follower] = wake
+        wake.set()
+        arena = ArenaRef(path=self._arena.path, num_bytes=self._arena.num_bytes, epoch=self.incarnation)
+        try:
+            while True:
+                await wake.wait()
+                wake.clear()
+                stored, removed, reset = follower.take(self._index.names)
+                yield StoreEvents(arena=arena, stored=joined(stored), removed=joined(removed), reset=reset)
+        finally:
+            del self._followers[follower]
+
+    def _note(self, name: bytes, kind: bytes, came: bool) -> None:
+        for follower, wake in self._followers.items():
+            if follower.kind == kind:
+                follower.note(name, came=came)
+                wake.set()
+
+    # Slots.
+
+    @receives
+    def reserve(self, request: Reserve) -> Reserved:
+        """Return slots to save blocks in."""
+        owner = self._owner()
+        self._warn_of(request)
+        places = [
+            NOWHERE if owner is None else self._index.reserve(name, request.kind, request.slot_bytes, owner)
+            for name in split(request.names)
+        ]
+        self._populate_ahead()
+        return Reserved(slots=_slots(places), generations=_generations(places))
+
+    def _warn_of(self, request: Reserve) -> None:
+        """Say once of each kind of blocks that they are too large for this store."""
+        slabs = self._index.slabs
+        if slabs.size_of(request.slot_bytes) is None and request.kind not in self._too_large:
+            self._too_large.add(request.kind)
+            log.warning(
+                "the store keeps no blocks of %s: one takes %d bytes; expected at most %d, a part in %d of the "
+                "store's memory. Give it at least %d MiB",
+                *(self.sender, request.slot_bytes, slabs.chunk_bytes, CHUNKS),
+                -(-request.slot_bytes * CHUNKS // 2**20) + 1,
+            )
+
+    @receives(concurrent=True)
+    async def pin(self, request: Pin) -> Pinned:
+        """Return slots of saved blocks, once none of them is still being written."""
+        owner, names = self._owner(), split(request.names)
+        while any(map(self._index.is_due, names)):
+            await self._settled.wait()
+        if owner is None or self._is_gone(owner):
+            places = [NOWHERE] * len(names)
+        else:
+            places = [self._index.pin(name, owner) for name in names]
+        return Pinned(slots=_slots(places), generations=_generations(places))
+
+    @receives
+    def settle(self, message: Settle) -> None:
+        """Take note of what became of slots."""
+        owner = (self.sender, self.sender_incarnation)
+        columns = zip(message.slots.tolist(), message.generations.tolist(), message.ok.tolist(), strict=True)
+        for slot, generation, ok in columns:
+            self._index.settle(Place(slot, generation), owner, ok=ok)
+        self._wake_pinners()
+
+    @receives
+    def forget(self, message: ForgetStored) -> None:
+        """Forget all blocks of a kind."""
+        self._index.forget(message.kind)
+        self._wake_pinners()
+
+    def _wake_pinners(self) -> None:
+        self._settled.set()
+        self._settled = asyncio.Event()
+
+    def _owner(self) -> Owner | None:
+        """Return the block manager that asks; None if it is known to be gone."""
+        owner = (self.sender, self.sender_incarnation)
+        if self._is_gone(owner):
+            return None
+        if owner[0] not in self._watched:
+            self._watched.add(owner[0])
+            self.watch(owner[0])
+        self._owners.add(owner)
+        return owner
+
+    def _is_gone(self, owner: Owner) -> bool:
+        return self._gone.get(owner[0], -1) >= owner[1]
+
+    @receives
+    def owner_up(self, event: ActorUp) -> None:
+        """Nothing is to be done: a block manager is known when it asks for something."""
+
+    @receives
+    def owner_down(self, event: ActorDown) -> None:
+        """End what a block manager has reserved and pinned."""
+        self._gone[event.address] = max(event.incarnation, self._gone.get(event.address, -1))
+        for owner in [one for one in self._owners if one[0] == event.address and self._is_gone(one)]:
+            self._owners.discard(owner)
+            self._index.owner_gone(owner)
+        self._wake_pinners()
+
+    # Memory.
+
+    def _populate_ahead(self) -> None:
+        """Have pages ready for the slots that come next, beside the loop."""
+        slabs = self._index.slabs
+        due = min(slabs.end + slabs.chunk_bytes, slabs.num_bytes)
+        if due > self._populated and not self._is_populating:
+            self._is_populating = True
+            self.spawn(self._populate(due))
+
+    async def _populate(self, end: int) -> None:
+        await self.offload(self._arena.populate, self._populated, end)
+        self._populated, self._is_populating = end, False
+
+    # Looking in.
+
+    @receives
+    def statistics(self, request: GetStoreStatistics) -> StoreStatistics:
+        """Return the state of the store. Checks its integrity first."""
+        index = self._index
+        index.check_integrity()
+        blocks, reserved, pinned, used = index.counts
+        return StoreStatistics(
+            num_bytes=self._arena.num_bytes,
+            bytes_used=used,
+            blocks=blocks,
+            reserved=reserved,
+            pinned=pinned,
+            saved=index.saved,
+            restored=index.restored,
+            spoilt=index.spoilt,
+            evictions=index.evictions,
+        )
+
+
+def _slots(places: Sequence[Place]) -> npt.NDArray[np.int64]:
+    return int64([place.slot for place in places])
+
+
+def _generations(places: Sequence[Place]) -> npt.NDArray[np.int64]:
+    return int64([place.generation for place in places])
+
+
+def check_room(wanted: int) -> None:
+    """Refuse memory that this host does not have.
+
+    Raises:
+        ConfigurationError: says what was asked for and what there is.
+    """
+    free = free_bytes()
+    most = None if free is None else max(0, free - MARGIN_BYTES)
+    if most is not None and wanted > most:
+        raise ConfigurationError(
+            f"the store's memory is {wanted / 2**30:.2f} GiB; expected at most {most / 2**30:.2f} GiB: this host has "
+            f"{(free or 0) / 2**30:.2f} GiB of memory free{_shm()}"
+        )
+
+
+def _shm() -> str:
+    """Return the size of /dev/shm, for a message; "" if there is none."""
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return ""
+    return f", and /dev/shm {found.f_bavail * found.f_frsize / 2**30:.2f} GiB"
+
+
+def free_bytes() -> int | None:
+    """Return the memory that can be had without swapping, in the process's control group too; None if unknown."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    group = Path("/sys/fs/cgroup")
+    try:
+        most, used = (group / "memory.max").read_text(), (group / "memory.current").read_text()
+        if most.strip().isdecimal():
+            found.append(max(0, int(most) - int(used)))
+    except OSError:
+        pass  # no control groups, or of another version
+    return min(found, default=None)
