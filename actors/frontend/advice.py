@@ -27,6 +27,7 @@ class Advised:
     place: str
     ticket: int
     expected_tokens: int
+    via: str = ""
 
 
 NO_ADVICE = Advised("", 0, 0)
@@ -68,7 +69,8 @@ class Advice:
             routed = await self._frontend.ask(ROUTER.name, self._question(submits), timeout=ADVICE_SECONDS)
         except PageantError:  # it is down, slow, or somebody's own that fails
             return [NO_ADVICE] * len(submits)
-        columns = (routed.places, routed.tickets.tolist(), routed.expected_tokens.tolist())
+        via = routed.via or ("",) * len(submits)
+        columns = (routed.places, routed.tickets.tolist(), routed.expected_tokens.tolist(), via)
         if any(len(column) != len(submits) for column in columns):
             return [NO_ADVICE] * len(submits)
         return [Advised(*one) for one in zip(*columns, strict=True)]

@@ -242,6 +242,7 @@ class Frontend(PlacedFrontend):
         now = self.clock.now()
         position = 0
         hubs: dict[Hub, None] = {}
+        moved: list[str] = []
         metering = peers.metering
         for index, versions in batch.weight_versions.items():
             if (changed := self._open.get(batch.request_ids[index])) is not None:
@@ -255,7 +256,10 @@ class Frontend(PlacedFrontend):
                 continue
             request, finished = sequence.request, batch.finished.get(index)
             if finished is not None and finished.cause == "moved":
-                continue  # it goes on elsewhere; its text here ends with what may be half a character
+                if not sequence.next_place:
+                    continue  # it goes on elsewhere, as its scheduler was asked for
+                moved.append(wire_id)
+                finished = None
             if tokens and request.first_token_at is None:
                 request.first_token_at = now
                 if not request.opening.is_probe:
@@ -287,6 +291,8 @@ class Frontend(PlacedFrontend):
                 self._sample_ended(wire_id, sequence, finished)
         for hub in hubs:
             hub.flush()
+        if moved:
+            self._moving.handed_over(moved, peers)
         metering.stepped(num_tokens, num_steady, now)
 
     def _sample_ended(self, wire_id: str, sequence: OpenSequence, finished: Finished) -> None:

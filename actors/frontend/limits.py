@@ -43,6 +43,8 @@ def limits_of(model: ServedModel) -> tuple[Limits, int | None]:
         embeds_size=model.embeds_size,
         generates=model.generates,
         pooled=model.pooled,
+        images=model.images,
+        audio=model.audio,
     )
     return limits, config.get("max_new_tokens")
 

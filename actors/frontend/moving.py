@@ -1,6 +1,7 @@
 """Submission of open requests at a place, and their moves to another.
 
-A request moves when its replica lacks an actor, or is drained, while another replica takes requests. Its old
+A request moves when its replica lacks an actor, or is drained, while another replica takes requests; and when it is
+asked to (`MoveRequests`), for instance by a router to which its replica has too much to do. Its old
 scheduler ends it (`Move`), and it is submitted elsewhere with its output so far, under a new wire id: what the old
 place still says of it is about a request that nobody knows. One that the old scheduler does not know has ended there,
 and its end is on the way.
@@ -8,7 +9,9 @@ and its end is on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
 
 from pageant.actors.frontend.advice import NO_ADVICE, Advice, advised_submits
 from pageant.actors.frontend.peers import Peers
@@ -16,7 +19,7 @@ from pageant.actors.frontend.places import Place
 from pageant.actors.frontend.requests import OpenRequest, OpenSequence
 from pageant.actors.runtime import Actor
 from pageant.actors.runtime.address import role_of
-from pageant.protocol.replicas import MOVING, Move, Moved
+from pageant.protocol.replicas import MOVING, Move, Moved, RequestsMoved
 from pageant.protocol.roles import ROUTER
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.supervision import SWAPPED, ActorChanged, ActorDown, ActorUp
@@ -44,6 +47,8 @@ class Moving:
         self._has_router = False
         self.num_moved = 0
         """Sequences that were submitted at another place than before."""
+        self.num_handed_over = 0
+        """Those of them whose prompts another replica had computed for that."""
 
     # Submissions.
 
@@ -56,12 +61,17 @@ class Moving:
         if peers.model.is_replicated:
             advised = await self._advice_on(peers).ask(submits[0])
             submits = advised_submits(submits, advised)
-        place = peers.places.get(advised.place)
+        via = peers.places.get(advised.via) if advised.via else None
+        is_handed_over = via is not None and via.is_open
+        place = via if is_handed_over else peers.places.get(advised.place)
         if place is None or not place.is_open or not peers.model.is_replicated:
             place = self._choose(peers)
         for submit in submits:
             sequence = self._sequences.get(submit.request_id)
             if sequence is not None:  # it was not aborted meanwhile
+                if is_handed_over:
+                    sequence.next_place = advised.place
+                    submit = msgspec.structs.replace(submit, handover=True)
                 sequence.begin(submit, self._frontend.clock.now())
                 self._submit(submit.request_id, sequence, place)
 
@@ -88,9 +98,7 @@ class Moving:
         sequence.is_moving, sequence.place = False, place
         if place is None:
             return
-        submit = sequence.submit
-        assert submit is not None, "it was prepared"
-        sequence.num_charged = len(submit.prompt_token_ids) + len(sequence.token_ids) + SEQUENCE_TOKENS
+        sequence.num_charged = sequence.num_tokens + SEQUENCE_TOKENS
         place.num_tokens += sequence.num_charged
         scheduler = sequence.request.scheduler = place.address("scheduler")
         now = self._frontend.clock.now()
@@ -162,16 +170,36 @@ class Moving:
         is_gone = peers.places.get(place.prefix) is not place
         if not staying or not (others or is_gone):
             return
+        self._end_there(peers, place, staying, epoch)
+
+    def _end_there(
+        self, peers: Peers, place: Place, sequences: Mapping[str, OpenSequence], epoch: int = 0
+    ) -> None:
+        """End sequences at a place, so that they go on at another."""
         scheduler, frontend = place.address("scheduler"), self._frontend.name
         if place.answers_moves:
-            for sequence in staying.values():
+            for sequence in sequences.values():
                 sequence.is_moving = True
-            move = Move(frontend=frontend, request_ids=tuple(staying), epoch=epoch)
+            move = Move(frontend=frontend, request_ids=tuple(sequences), epoch=epoch)
             self._frontend.tell(scheduler, move)
             return
         if place.features("scheduler"):
-            self._frontend.tell(scheduler, Abort(frontend=frontend, request_ids=tuple(staying)))
-        self._resubmit(staying, peers)
+            self._frontend.tell(scheduler, Abort(frontend=frontend, request_ids=tuple(sequences)))
+        self._resubmit(sequences, peers)
+
+    def move_some(self, peers: Peers, source: Place, target: Place, num_tokens: int) -> RequestsMoved:
+        """Move the latest sequences of a place to another, as many as have at most `num_tokens` tokens."""
+        moving: dict[str, OpenSequence] = {}
+        left = num_tokens
+        for name, sequence in reversed(self._of(peers, source).items()):
+            if sequence.is_moving or sequence.next_place or sequence.num_tokens > left:
+                continue
+            left -= sequence.num_tokens
+            sequence.next_place = target.prefix
+            moving[name] = sequence
+        if moving:
+            self._end_there(peers, source, moving)
+        return RequestsMoved(num_sequences=len(moving), num_tokens=num_tokens - left)
 
     def moved(self, peers: Peers, place: Place | None, message: Moved) -> None:
         """Submit elsewhere the requests that a scheduler has ended for that."""
@@ -185,7 +213,15 @@ class Moving:
         for name in message.unknown:
             if (sequence := self._sequences.get(name)) is not None:
                 sequence.is_moving = False
+                if sequence.submit is not None and not sequence.submit.handover:
+                    sequence.next_place = ""
         self._resubmit(ended, peers)
+
+    def handed_over(self, names: Iterable[str], peers: Peers) -> None:
+        """Submit sequences where they go on, with their first tokens: another replica has computed their prompts."""
+        found = {name: self._sequences[name] for name in names if name in self._sequences}
+        self.num_handed_over += len(found)
+        self._resubmit(found, peers)
 
     def _resubmit(self, sequences: Mapping[str, OpenSequence], peers: Peers) -> None:
         """Submit sequences elsewhere, each under a new wire id."""
@@ -195,4 +231,10 @@ class Moving:
             self._sequences[name] = sequence
             sequence.request.wire_ids[sequence.sample] = name
             self.num_moved += 1
-            self._submit(name, sequence, self._choose(peers))
+            place = peers.places.get(sequence.next_place)
+            sequence.next_place = ""
+            if sequence.submit is not None and sequence.submit.handover:
+                sequence.submit = msgspec.structs.replace(sequence.submit, handover=False)
+            self._submit(
+                name, sequence, place if place is not None and place.is_open else self._choose(peers)
+            )

@@ -57,7 +57,7 @@ class Peers:
 
     def address(self, role: str) -> str:
         """Return the address of an actor of this model, or of a group; of one that replicas own, of any of them."""
-        if role == "tokenizer":
+        if role in ("tokenizer", "encoder"):
             return self.model.replica + role
         open_first = sorted(self.places.values(), key=lambda place: not place.is_open)
         return open_first[0].address(role) if open_first else self.model.replica + role
@@ -77,8 +77,12 @@ class Peers:
         return self.places.get(replica_of(name))
 
     def choose(self, random: Sampler) -> Place | None:
-        """Return the less laden of two places that take requests; None where there is none."""
+        """Return the less laden of two places that take requests; None where there is none.
+
+        Places that are only for prompts are taken where there are no others.
+        """
         found = [place for place in self.places.values() if place.is_open]
+        found = [place for place in found if not place.only_prefills] or found
         if len(found) > 2:
             found = random.sample(found, 2)
         return min(found, key=lambda place: place.num_tokens, default=None)

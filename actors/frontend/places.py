@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pageant.actors.runtime.address import is_follower, role_of
 from pageant.actors.runtime.streams import Incoming
-from pageant.protocol.replicas import DRAINING, MOVES
+from pageant.protocol.replicas import DRAINING, MOVES, ROLE
 from pageant.protocol.stepping import MAX_MODEL_LEN
 from pageant.protocol.supervision import REMOVED, ActorChanged, ActorDown, ActorUp, Facts
 
@@ -46,6 +46,11 @@ class Place:
         """Return how far the place is being drained: see `DRAINING`."""
         found = self.facts.get("scheduler", {}).get(DRAINING, 0)
         return found if isinstance(found, int) else 0
+
+    @property
+    def only_prefills(self) -> bool:
+        """Tell whether the place is for prompts: outputs go on elsewhere, if they can."""
+        return self.facts.get("scheduler", {}).get(ROLE) == "prefill"
 
     @property
     def answers_moves(self) -> bool:

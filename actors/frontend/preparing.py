@@ -10,6 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.embeds import EmbeddedPrompt
+from pageant.actors.frontend.given_audio import PromptWithAudio, attended, check_audio
+from pageant.actors.frontend.images import (
+    PromptWithImages,
+    check_images,
+    check_placeholders,
+    expand,
+    images_of,
+    without_images,
+)
 from pageant.actors.frontend.marks import reasoning_marks
 from pageant.actors.frontend.peers import CAST, Peers
 from pageant.actors.frontend.pooling import bounded_text, check_text_length, truncated_ids
@@ -24,8 +33,10 @@ from pageant.actors.frontend.trials import Trials
 from pageant.actors.runtime import Actor
 from pageant.protocol.arrays import int32
 from pageant.protocol.embedding import PLACEHOLDER_TOKEN, PromptEmbeds, row_names
+from pageant.protocol.encoding import Encoded, EncodeImages, ImagePart
 from pageant.protocol.errors import BadRequest, Unsupported
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
+from pageant.protocol.hearing import EncodeAudio, EncodedAudio, SpeechRules
 from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.roles import ROLES, Feature, features_needed
 from pageant.protocol.sampling import SamplingParams
@@ -36,9 +47,11 @@ from pageant.protocol.tokenizing import Detokenize, Tokenize, TokenizeChat, Toke
 MARK_TOKENS_MAX = 64  # of a mark, and of the blanks after it
 TOKENIZE_SECONDS = 60.0
 COMPILE_SECONDS = 60.0
+ENCODE_SECONDS = 600.0  # many images may wait, and a CPU takes a second for each
 
 ReasoningMarks = tuple[str, str]
 AnyPrompt = Tokenize | TokenizeChat | npt.NDArray[np.int32]
+Prompt = AnyPrompt | EmbeddedPrompt | PromptWithImages | PromptWithAudio
 
 
 class Prepared(NamedTuple):
@@ -58,6 +71,8 @@ class Prepared(NamedTuple):
     """The prompt's embeddings; None where it consists of tokens."""
     pooling: PoolingParams | None = None
     """How the prompt's hidden states are pooled; None where tokens are generated."""
+    speech: SpeechRules | None = None
+    """The rules of a text that is heard; None without any."""
 
 
 class Preparation:
@@ -66,8 +81,10 @@ class Preparation:
     def __init__(self, frontend: Actor, peers: Peers) -> None:
         self._peers = peers
         self._tokenizer = Trials(frontend, peers.address("tokenizer"))
-        self._grammar = Trials(frontend, partial(peers.address, "grammar"))
-        self._detokenizer = Trials(frontend, partial(peers.address, "detokenizer"))
+        self._encoder = Trials(frontend, peers.address("encoder"))
+        another = peers.wait if peers.model.is_replicated else None
+        self._grammar = Trials(frontend, partial(peers.address, "grammar"), another)
+        self._detokenizer = Trials(frontend, partial(peers.address, "detokenizer"), another)
         self._frontend = frontend
         self._own_marks: ReasoningMarks | None = None
 
@@ -85,13 +102,9 @@ class Preparation:
         self._check_features(opening)
         if opening.pooling is not None:
             return await self._prepare_pooled(opening, opening.pooling)
-        prompt, embeds = opening.prompt, None
-        if isinstance(prompt, EmbeddedPrompt):
-            names = await self._frontend.offload(row_names, prompt.rows)
-            embeds = PromptEmbeds(rows=prompt.rows, names=names)
-            prompt = np.full(len(prompt), PLACEHOLDER_TOKEN, np.int32)
-        text, token_ids = await self._tokenize(_bounded(prompt, params, max_model_len), "prompt")
-        token_ids = truncated(token_ids, params, max_model_len)
+        if not opening.is_probe:
+            check_audio(isinstance(opening.prompt, PromptWithAudio), self._peers.model.audio, params)
+        text, token_ids, embeds = await self._read(opening.prompt, params)
         check_length(len(token_ids), max_model_len)
         bad_words = await self._tokenize_bad_words(params.bad_words)
         check_allowed(params, bad_words)
@@ -101,12 +114,68 @@ class Preparation:
             await self._compile_grammar(asked)
         thinking = await self._thinking(opening, text, token_ids)
         await self._peers.wait()
-        return Prepared(text, token_ids, params, bad_words, thinking, embeds)
+        speech = opening.prompt.rules if isinstance(opening.prompt, PromptWithAudio) else None
+        return Prepared(text, token_ids, params, bad_words, thinking, embeds, speech=speech)
+
+    async def _read(
+        self, prompt: Prompt, params: SamplingParams
+    ) -> tuple[str | None, npt.NDArray[np.int32], PromptEmbeds | None]:
+        """Return a prompt's text, if it has one, its tokens, and what stands in for the embeddings of some."""
+        max_model_len = self._peers.model.max_model_len
+        if isinstance(prompt, EmbeddedPrompt):
+            rows = truncated(prompt.rows, params, max_model_len)
+            names = await self._frontend.offload(row_names, rows)
+            return None, np.full(len(rows), PLACEHOLDER_TOKEN, np.int32), PromptEmbeds(rows=rows, names=names)
+        if isinstance(prompt, PromptWithAudio):
+            return await self._read_with_audio(prompt, params)
+        if images := images_of(prompt):
+            assert isinstance(prompt, PromptWithImages | TokenizeChat), "others have no images"
+            return await self._read_with_images(prompt, images, params)
+        assert not isinstance(prompt, PromptWithImages), "it has images"
+        text, token_ids = await self._tokenize(_bounded(prompt, params, max_model_len), "prompt")
+        token_ids = truncated(token_ids, params, max_model_len)
+        if (inputs := self._peers.model.images) is not None:
+            check_placeholders(token_ids, 0, inputs, "prompt")
+        return text, token_ids, None
+
+    async def _read_with_images(
+        self, prompt: PromptWithImages | TokenizeChat, images: tuple[ImagePart, ...], params: SamplingParams
+    ) -> tuple[str | None, npt.NDArray[np.int32], PromptEmbeds | None]:
+        """Return the text of a prompt with images, its tokens, and what images are embedded as."""
+        inputs, name = self._peers.model.images, "messages" if isinstance(prompt, TokenizeChat) else "prompt"
+        check_images(len(images), inputs, params, name)
+        assert inputs is not None, "checked above"
+        bare = without_images(prompt, inputs)
+        text, token_ids = await self._tokenize(_bounded(bare, params, self._peers.model.max_model_len), name)
+        check_placeholders(token_ids, len(images), inputs, name)  # before images cost anything
+        answer = await self._encoder.ask(EncodeImages(images=images), ENCODE_SECONDS)
+        if not isinstance(answer, Encoded):
+            where = f"image {answer.index + 1} of {len(images)}"
+            raise BadRequest(f"{name}: {where}: {answer.reason}", name)
+        token_ids, embeds = expand(token_ids, answer.images, inputs)
+        return text, token_ids, embeds
+
+    async def _read_with_audio(
+        self, prompt: PromptWithAudio, params: SamplingParams
+    ) -> tuple[str | None, npt.NDArray[np.int32], PromptEmbeds | None]:
+        """Return the text of a prompt with a sound, its tokens, and what they attend to."""
+        bare = prompt.prompt
+        if isinstance(bare, Tokenize):  # the tokenizer would begin and end a whole text
+            bare = msgspec.structs.replace(bare, add_special_tokens=False)
+        text, token_ids = await self._tokenize(
+            _bounded(bare, params, self._peers.model.max_model_len), "prompt"
+        )
+        check_length(len(token_ids), self._peers.model.max_model_len)  # before the sound costs anything
+        answer = await self._encoder.ask(EncodeAudio(audio=prompt.audio), ENCODE_SECONDS)
+        if not isinstance(answer, EncodedAudio):
+            raise BadRequest(answer.reason, "file")
+        return text, token_ids, attended(answer)
 
     async def _prepare_pooled(self, opening: Opening, params: PoolingParams) -> Prepared:
         """Return a text to be pooled, cut to what its parameters say."""
         model, prompt = self._peers.model, opening.prompt
-        assert model.pooled is not None and not isinstance(prompt, EmbeddedPrompt), "checked on the way in"
+        assert model.pooled is not None, "checked on the way in"
+        assert not isinstance(prompt, EmbeddedPrompt | PromptWithImages | PromptWithAudio), "checked before"
         text, second = None, None
         if isinstance(prompt, Tokenize | TokenizeChat):
             answer = await self._ask_tokens(bounded_text(prompt, params, model.max_model_len))
@@ -128,6 +197,10 @@ class Preparation:
             needed |= ROLES["tokenizer"].features
         if isinstance(opening.prompt, EmbeddedPrompt):
             needed.add(Feature.PROMPT_EMBEDS)
+        if images_of(opening.prompt):
+            needed.add(Feature.IMAGES)
+        if isinstance(opening.prompt, PromptWithAudio):
+            needed.add(Feature.AUDIO)
         if opening.pooling is not None:
             needed.add(Feature.POOLING)
         for role in CAST:

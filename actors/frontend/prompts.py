@@ -10,9 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.embeds import EmbeddedPrompt, read_embeds
+from pageant.actors.frontend.given_audio import PromptWithAudio, check_audio, read_sound
+from pageant.actors.frontend.given_images import read_image
+from pageant.actors.frontend.images import PromptWithImages, check_images
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import check_encodable, check_integer, check_number, expected, to_builtin
+from pageant.protocol.encoding import ImageInputs, ImagePart
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.hearing import AudioInputs, AudioPart
 from pageant.protocol.pooling import PooledModel
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import Tokenize
@@ -40,6 +45,8 @@ class Limits:
         embeds_size: the width of a prompt's embeddings; None if the model takes none.
         generates: the model generates text.
         pooled: what the model makes of texts otherwise; None is nothing.
+        images: those that the model takes; None is none.
+        audio: the sounds that the model takes, and nothing but these; None is none.
     """
 
     vocab_size: int
@@ -51,6 +58,8 @@ class Limits:
     embeds_size: int | None = None
     generates: bool = True
     pooled: PooledModel | None = None
+    images: ImageInputs | None = None
+    audio: AudioInputs | None = None
 
 
 class RequestSettings(TypedDict, total=False):
@@ -142,9 +151,9 @@ def check_name(name: str, value: object, shortest: int = 1) -> None:
 
 def check_prompt(
     prompt: object, limits: Limits, params: SamplingParams
-) -> Tokenize | npt.NDArray[np.int32] | EmbeddedPrompt:
+) -> Tokenize | npt.NDArray[np.int32] | EmbeddedPrompt | PromptWithImages | PromptWithAudio:
     """Return a text as a request to the tokenizer, token ids as int32 [tokens], or embeddings as rows, truncated
-    if `params` say so.
+    if `params` say so; the first two perhaps with images, or with a sound.
 
     Raises:
         BadRequest: it is none of them, empty, too long, or has ids or rows that are not of this model.
@@ -152,6 +161,12 @@ def check_prompt(
     if isinstance(prompt, Mapping):
         if prompt.get(EMBEDS) is not None:
             return _embedded(prompt, limits, params)
+        images, sound = _media(prompt)
+        if images or sound:
+            check_images(len(images), limits.images, params, "prompt")
+            check_audio(sound is not None, limits.audio, params)
+            checked = _bare(prompt, limits, params)
+            return PromptWithImages(checked, images) if sound is None else PromptWithAudio(checked, sound)
         prompt = _unwrapped(prompt)
     if isinstance(prompt, str):
         if not prompt:
@@ -181,12 +196,41 @@ def salt_of(prompt: object) -> str | None:
     return prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
 
 
+def _media(prompt: Mapping[Any, Any]) -> tuple[tuple[ImagePart, ...], AudioPart | None]:
+    """Return the images or the sound of a prompt in vLLM's form, `image` and `audio` of `multi_modal_data`."""
+    data = prompt.get("multi_modal_data")
+    if not data:
+        return (), None
+    if not isinstance(data, Mapping) or len(data) > 1 or set(data) - {"image", "audio"}:
+        found = list(data) if isinstance(data, Mapping) else type(data).__name__
+        raise BadRequest(
+            f"multi_modal_data has {found!r:.200}; expected image, or audio alone: video is not taken",
+            "prompt",
+        )
+    if (sound := data.get("audio")) is not None:
+        sound = sound[0] if isinstance(sound, list) and len(sound) == 1 else sound
+        return (), read_sound(sound, "multi_modal_data.audio")
+    given = data.get("image")
+    given = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    return tuple(read_image(one, f"multi_modal_data.image[{index}]") for index, one in enumerate(given)), None
+
+
+def _bare(
+    prompt: Mapping[Any, Any], limits: Limits, params: SamplingParams
+) -> Tokenize | npt.NDArray[np.int32]:
+    """Return a prompt without what else it has."""
+    bare = {key: value for key, value in prompt.items() if key not in _MEDIA}
+    checked = check_prompt(bare, limits, params)
+    assert isinstance(checked, Tokenize | np.ndarray), "it has neither images nor a sound"
+    return checked
+
+
 def _unwrapped(prompt: Mapping[Any, Any]) -> object:
     """Return a prompt in vLLM's form: `{"prompt": text}` or `{"prompt_token_ids": ids}`, of which ids go first."""
     given = {key: value for key, value in prompt.items() if value is not None and key != "cache_salt"}
     for key in _MEDIA:
         if given.pop(key, None):
-            raise BadRequest(f"the prompt has {key}; images, audio and video are not taken", "prompt")
+            raise BadRequest(f"the prompt has {key}; expected none: it has no effect here", "prompt")
     held = next((key for key in _HELD if key in given), None)
     if held is None or set(given) - set(_HELD):
         raise BadRequest(

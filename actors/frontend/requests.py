@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.frontend.embeds import EmbeddedPrompt
+from pageant.actors.frontend.given_audio import PromptWithAudio
+from pageant.actors.frontend.images import PromptWithImages
 from pageant.actors.frontend.outputs import Arrived, RequestMetrics
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.frontend.places import Place
@@ -65,7 +67,9 @@ class Opening:
     """
 
     request_id: str
-    prompt: Tokenize | TokenizeChat | npt.NDArray[np.int32] | EmbeddedPrompt
+    prompt: (
+        Tokenize | TokenizeChat | npt.NDArray[np.int32] | EmbeddedPrompt | PromptWithImages | PromptWithAudio
+    )
     params: SamplingParams
     sink: Sink
     settings: RequestSettings = field(default_factory=RequestSettings)
@@ -128,6 +132,7 @@ class OpenSequence:
     resumed: bool = False  # submitted more than once
     place: Place | None = None  # where it is submitted; None while no place takes it
     is_moving: bool = False  # the scheduler of `place` was asked to end it, and has not answered
+    next_place: str = ""  # where it goes on once its place has ended it for that; "" leaves that open
     num_charged: int = 0  # tokens that `place` counts for it
     was_sent: bool = False
     deaths: int = 0  # of executors that it is suspected of, as its former scheduler said
@@ -146,6 +151,12 @@ class OpenSequence:
     def is_submitted(self) -> bool:
         """Tell whether it is prepared, so that some place is to compute it."""
         return self.submit is not None
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the tokens of the prompt and of the output so far."""
+        assert self.submit is not None, "it was prepared"
+        return len(self.submit.prompt_token_ids) + len(self.token_ids)
 
     def first(self, now: float) -> Submit:
         """Return the first submission, with what is left of its time at `now` seconds."""

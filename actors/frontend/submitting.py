@@ -56,6 +56,7 @@ def submits(
                 sample=sample,
                 bad_words=prepared.bad_words,
                 thinking=prepared.thinking,
+                speech=prepared.speech,
                 is_probe=request.opening.is_probe,
                 prompt_embeds=prepared.embeds,
                 pooling=prepared.pooling,

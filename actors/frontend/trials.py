@@ -8,7 +8,7 @@ outlived a death that came from elsewhere. While there are suspects, nobody else
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
@@ -22,6 +22,8 @@ from pageant.protocol.supervision import DeathsCharged
 
 DEATHS_SUSPECT = 2
 DEATHS_ALONE_MAX = 2
+ABSENCE_SECONDS = 0.01
+"""Time until an actor is looked for again that is not in the topology any more."""
 
 R = TypeVar("R")
 
@@ -31,10 +33,16 @@ class Trials:
 
     Args:
         address: a name, or a function that returns the one of several that is to be asked next.
+        another: waits until there may be one to ask, where actors of the address come and go; None where they stay.
     """
 
-    def __init__(self, asker: Actor, address: str | Callable[[], str]) -> None:
-        self._asker = asker
+    def __init__(
+        self,
+        asker: Actor,
+        address: str | Callable[[], str],
+        another: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._asker, self._another = asker, another
         self._find: Callable[[], str] = partial(str, address) if isinstance(address, str) else address
         self._beside = self._suspects = 0
         self._alone = asyncio.Lock()
@@ -67,16 +75,25 @@ class Trials:
                 ) from None
 
     async def _ask(self, request: Request[R], timeout: float, deaths_max: int) -> R:
-        address = self._find()
+        address, latest = self._find(), self._asker.clock.now() + timeout
         while True:
             try:
                 return await self._asker.ask(
                     address, request, timeout=timeout, again=True, deaths_max=deaths_max
                 )
-            except (GivenUp, NoSuchActor):
+            except (GivenUp, NoSuchActor) as error:
                 address, gone = self._find(), address
                 if address == gone:
-                    raise
+                    if (
+                        self._another is None
+                        or isinstance(error, GivenUp)
+                        or self._asker.clock.now() > latest
+                    ):
+                        raise
+                    # Its replica was removed a moment ago, and that it was has not come here.
+                    await asyncio.sleep(ABSENCE_SECONDS)
+                    await self._another()
+                    address = self._find()
             except PeerGone:
                 self._asker.tell(SUPERVISOR, DeathsCharged(name=address, deaths=deaths_max))
                 raise

@@ -7,7 +7,10 @@ asked to be, or as it was before.
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, TypeVar
 
 from pageant.actors.lifecycle import adapters, weights
 from pageant.actors.lifecycle.control import BLOCKS, SCHEDULER, ModelControl, ReplicaControl
@@ -16,7 +19,7 @@ from pageant.actors.lifecycle.replicas import ElasticLifecycle
 from pageant.actors.lifecycle.sleep import DRAIN_SECONDS, PARTS, fall_asleep, paused, still, wake
 from pageant.actors.runtime import ActorOptions, receives
 from pageant.actors.runtime.address import model_of
-from pageant.protocol.errors import BadRequest, Unsupported
+from pageant.protocol.errors import BadRequest, PageantError, StartupError, Unsupported
 from pageant.protocol.fronting import ServedModel
 from pageant.protocol.lifecycle import (
     AddAdapter,
@@ -39,6 +42,8 @@ from pageant.protocol.lifecycle import (
     WakeModel,
 )
 from pageant.protocol.roles import LIFECYCLE
+
+R = TypeVar("R")
 
 
 class Lifecycle(ElasticLifecycle):
@@ -90,7 +95,7 @@ class Lifecycle(ElasticLifecycle):
                 level=options.unload_level,
                 min_loaded_seconds=options.min_loaded_seconds,
                 now=self.clock.now,
-                teach=self._teach,
+                teach=lambda model: self._teach(model.replica),
             )
         if self.incarnation > 1:
             self.spawn(self._reconcile())
@@ -99,103 +104,145 @@ class Lifecycle(ElasticLifecycle):
     async def _reconcile(self) -> None:
         """Go on with what a former life may not have come to do."""
         for model in self._models.values():
-            async with model.lock:
-                await self._tell_scheduler(model, await paused(model))
-            for key, one in (await adapters.loaded(model)).added.items():
-                if one.retired:
-                    self.spawn(adapters.forget_when_idle(model, key))
+            await self._reconcile_model(model)
+        for several in self._replicated.values():
+            for one in await several.all():
+                try:
+                    await self._reconcile_model(one)
+                except PageantError:
+                    if await several.has(one):
+                        raise
 
-    # What operators ask.
+    async def _reconcile_model(self, model: ModelControl) -> None:
+        async with model.lock:
+            await self._tell_scheduler(model, await paused(model))
+        for key, one in (await adapters.loaded(model)).added.items():
+            if one.retired:
+                self.spawn(adapters.forget_when_idle(model, key))
+
+    # What operators ask. With replicas, each is done to all of them.
 
     @receives(concurrent=True)
     async def state(self, request: GetModelState) -> ModelState:
         """Return how a model is served."""
-        if (several := self._replicated.get(request.replica)) is not None:
-            return await self._state(await several.first())
-        return await self._state(self._model(request.replica))
+        return await self._state(await self._first(request.replica))
 
     @receives(concurrent=True)
     async def pause(self, request: PauseModel) -> ModelState:
         """Pause a model, and answer when nothing of it is computed any more."""
-        model = self._model(request.replica)
-        async with model.lock:
-            await model.amend(SCHEDULER, paused=request.mode)
-            await self._tell_scheduler(model, request.mode, release=request.clear_cache)
-        await self._rest(model)
-        await self._settle(model, request.mode)
-        if request.clear_cache:
-            await model.ask(BLOCKS, ResetPrefixCache())
-        return await self._state(model)
+
+        async def begin(model: ModelControl) -> None:
+            async with model.lock:
+                await model.amend(SCHEDULER, paused=request.mode)
+                await self._tell_scheduler(model, request.mode, release=request.clear_cache)
+
+        async def complete(model: ModelControl) -> None:
+            await self._rest(model)
+            await self._settle(model, request.mode)
+            if request.clear_cache:
+                await model.ask(BLOCKS, ResetPrefixCache())
+
+        async with self._joining(request.replica):
+            await self._on_all(request.replica, begin)
+        await self._on_all(request.replica, complete)
+        return await self._state(await self._first(request.replica))
 
     @receives(concurrent=True)
     async def resume(self, request: ResumeModel) -> ModelState:
         """Let a paused model go on."""
-        model = self._model(request.replica)
-        async with model.lock:
-            await model.amend(SCHEDULER, paused=None)
-            await self._tell_scheduler(model, None)
-        return await self._state(model)
+
+        async def resume(model: ModelControl) -> None:
+            async with model.lock:
+                await model.amend(SCHEDULER, paused=None)
+                await self._tell_scheduler(model, None)
+
+        async with self._joining(request.replica):
+            await self._on_all(request.replica, resume)
+        return await self._state(await self._first(request.replica))
 
     @receives(concurrent=True)
     async def reset_cache(self, request: ResetModelCache) -> PrefixCacheReset:
         """Forget a model's cached prefixes."""
-        several = self._replicated.get(request.replica)
-        if several is not None and not request.reset_running:
-            found = [
-                await one.ask(BLOCKS, ResetPrefixCache(below=request.below)) for one in await several.all()
-            ]
-            return PrefixCacheReset(
-                blocks=sum(one.blocks for one in found), blocks_below=sum(one.blocks_below for one in found)
-            )
-        model, reset = self._model(request.replica), ResetPrefixCache(below=request.below)
-        if not request.reset_running:
-            return await model.ask(BLOCKS, reset)
-        async with model.changing, still(model, "keep", release=True):
-            return await model.ask(BLOCKS, reset)
+
+        async def forget(model: ModelControl) -> PrefixCacheReset:
+            reset = ResetPrefixCache(below=request.below)
+            if not request.reset_running:
+                return await model.ask(BLOCKS, reset)
+            async with model.changing, still(model, "keep", release=True):
+                return await model.ask(BLOCKS, reset)
+
+        found = await self._on_all(request.replica, forget)
+        return PrefixCacheReset(
+            blocks=sum(one.blocks for one in found), blocks_below=sum(one.blocks_below for one in found)
+        )
 
     @receives(concurrent=True)
     async def add_adapter(self, request: AddAdapter) -> ModelState:
         """Load an adapter, which requests may have as soon as this is answered."""
-        model = self._model(request.replica)
-        async with model.changing:
-            former = await adapters.add(model, request, await self._names_beside(model))
-            if former is not None:
-                self.spawn(adapters.forget_when_idle(model, former))
-            return await self._teach(model)
+        taken, added = await self._names_beside(request.replica), []
+
+        async def add(model: ModelControl) -> None:
+            async with model.changing:
+                former = await adapters.add(model, request, taken)
+                added.append(model)
+                if former is not None:
+                    self.spawn(adapters.forget_when_idle(model, former))
+
+        async with self._changing(request.replica):
+            try:
+                await self._on_all(request.replica, add)
+            except StartupError:
+                if not request.in_place:  # no request has it yet
+                    order = RemoveAdapter(replica=request.replica, name=request.name)
+                    await asyncio.gather(*(adapters.remove(model, order) for model in added))
+                raise
+            return await self._teach(request.replica)
 
     @receives(concurrent=True)
     async def remove_adapter(self, request: RemoveAdapter) -> ModelState:
         """Forget an adapter."""
-        model = self._model(request.replica)
-        async with model.changing:
-            await adapters.remove(model, request)
-            return await self._teach(model)
+
+        async def remove(model: ModelControl) -> None:
+            async with model.changing:
+                await adapters.remove(model, request)
+
+        async with self._changing(request.replica):
+            await self._on_all(request.replica, remove)
+            return await self._teach(request.replica)
 
     @receives(concurrent=True)
     async def sleep(self, request: SleepModel) -> ModelState:
         """Let a model give back its memory."""
-        model = self._model(request.replica)
-        if request.level == 0:
+        if (level := request.level) == 0:
             return await self.pause(PauseModel(replica=request.replica, mode=request.mode, clear_cache=False))
-        async with model.changing:
-            async with still(model, request.mode):
-                await fall_asleep(model, request.level)
-            return await self._teach(model)
+
+        async def sleep(model: ModelControl) -> None:
+            async with model.changing, still(model, request.mode):
+                await fall_asleep(model, level)
+
+        async with self._changing(request.replica):
+            await self._on_all(request.replica, sleep)
+            return await self._teach(request.replica)
 
     @receives(concurrent=True)
     async def wake(self, request: WakeModel) -> ModelState:
         """Bring a model back."""
-        model = self._model(request.replica)
         wanted = frozenset(PARTS if request.parts is None else request.parts)
-        sleeps = (await model.executor()).sleeping is not None
-        if self._on_demand is not None and wanted & {*PARTS}:
-            await self._on_demand.load(model, wanted & {*PARTS})
-        else:
+        sleeps = (await (await self._first(request.replica)).executor()).sleeping is not None
+
+        async def wake_one(model: ModelControl) -> None:
             async with model.changing:
                 await wake(model, wanted)
+
+        alone = self._models.get(request.replica)
+        if self._on_demand is not None and alone is not None and wanted & {*PARTS}:
+            await self._on_demand.load(alone, wanted & {*PARTS})
+        else:
+            async with self._changing(request.replica):
+                await self._on_all(request.replica, wake_one)
         if "scheduling" in wanted or (request.parts is None and not sleeps):
             await self.resume(ResumeModel(replica=request.replica))
-        return await self._teach(model)
+        return await self._teach(request.replica)
 
     @receives(concurrent=True)
     async def load(self, request: LoadModel) -> ModelState:
@@ -204,39 +251,58 @@ class Lifecycle(ElasticLifecycle):
         if self._on_demand is None:
             raise Unsupported("this topology loads no models on demand; see max_loaded_models")
         await self._on_demand.load(model)
-        return await self._teach(model)
+        return await self._teach(request.replica)
 
     @receives(concurrent=True)
     async def update_weights(self, request: UpdateWeights) -> ModelState:
         """Go on with the weights of another checkpoint."""
-        model = self._model(request.replica)
-        async with model.changing:
-            plan = await model.executor()
-            checked = await self.offload(weights.check, plan.options, request.folder, request.version)
-            await weights.replace(model, checked, request.mode, beside=request.beside)
-            return await self._teach(model)
+
+        async def update(model: ModelControl) -> None:
+            async with model.changing:
+                plan = await model.executor()
+                checked = await self.offload(weights.check, plan.options, request.folder, request.version)
+                await weights.replace(model, checked, request.mode, beside=request.beside)
+
+        async with self._changing(request.replica):
+            await self._on_all(request.replica, update)
+            return await self._teach(request.replica)
 
     # How it is done.
 
     def _model(self, replica: str) -> ModelControl:
         if replica in self._replicated:
-            raise Unsupported(
-                f"the model {self._replicated[replica].name!r} has replicas: it is not paused, put to sleep or given "
-                "other weights or adapters in this version; serve it with replicas: 1 for that"
-            )
+            name = self._replicated[replica].name
+            raise Unsupported(f"the model {name!r} has replicas, and is not loaded on demand")
         if replica not in self._models:
-            known = ", ".join(repr(one.removesuffix("/")) for one in sorted(self._models))
+            known = ", ".join(repr(one.removesuffix("/")) for one in sorted(self._models | self._replicated))
             raise BadRequest(
                 f"no model is called {replica.removesuffix('/')!r}; expected one of {known}", "model"
             )
         return self._models[replica]
 
-    async def _names_beside(self, model: ModelControl) -> set[str]:
-        """Names of all models, and of the others' adapters."""
+    async def _first(self, replica: str) -> ModelControl:
+        """Return a model, or the replica of it that tells how all of them are."""
+        several = self._replicated.get(replica)
+        return self._model(replica) if several is None else await several.first()
+
+    async def _on_all(self, replica: str, change: Callable[[ModelControl], Awaitable[R]]) -> list[R]:
+        """Change a model, or all replicas of it; see `ReplicaControl.on_all`."""
+        several = self._replicated.get(replica)
+        return [await change(self._model(replica))] if several is None else await several.on_all(change)
+
+    def _changing(self, replica: str) -> AbstractAsyncContextManager[Any]:
+        several = self._replicated.get(replica)
+        return nullcontext() if several is None else several.changing
+
+    def _joining(self, replica: str) -> AbstractAsyncContextManager[Any]:
+        several = self._replicated.get(replica)
+        return nullcontext() if several is None else several.joining
+
+    async def _names_beside(self, replica: str) -> set[str]:
+        """Return the names of all models, and of the other models' adapters."""
         names = {name for one in self.options.served for name in (one.name, *one.aliases)}
-        for other in self._models.values():
-            if other is not model:
-                names |= (await adapters.loaded(other)).keys.keys()
+        for other in {*self._models, *self._replicated} - {replica}:
+            names |= (await adapters.loaded(await self._first(other))).keys.keys()
         return names
 
     async def _state(self, model: ModelControl) -> ModelState:
@@ -253,8 +319,9 @@ class Lifecycle(ElasticLifecycle):
             adapter_owners=there.owners,
         )
 
-    async def _teach(self, model: ModelControl) -> ModelState:
+    async def _teach(self, replica: str) -> ModelState:
         """Let every frontend know of a change before whoever asked for it does."""
+        model = await self._first(replica)
         state = await self._state(model)
         await model.teach(state)
         return state

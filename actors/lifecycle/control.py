@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,15 @@ import msgspec
 
 from pageant.actors.runtime import Actor
 from pageant.actors.runtime.address import SUPERVISOR, index_of, model_of, replica_of, role_of
-from pageant.protocol.errors import GivenUp, PageantError, PeerGone, RemoteError, StartupError, Unsupported
+from pageant.protocol.errors import (
+    BadRequest,
+    GivenUp,
+    PageantError,
+    PeerGone,
+    RemoteError,
+    StartupError,
+    Unsupported,
+)
 from pageant.protocol.lifecycle import SLEEPING_CLASS, LearnModel, ModelState, SleepingOptions
 from pageant.protocol.message import Request
 from pageant.protocol.recording import ActorDescription, GetActor
@@ -45,6 +53,8 @@ ABSENCE_SECONDS = 0.2  # between looks for one that is being started again
 ABSENCES_MAX = 300
 
 EXECUTOR, SCHEDULER, BLOCKS = "executor/0", "scheduler", "blocks"
+CHANGED_OPTIONS = ("model", "weight_version", "adapters", "added_adapters", "adapter_serial")
+"""Options of an executor that operators change while it serves."""
 FRONTENDS = ("frontend", "http")  # roles that are told how a model is served
 ANSWER_SECONDS = 60.0  # for an actor that is being restarted to take a message
 LEARN_SECONDS = 5.0
@@ -177,14 +187,80 @@ class ReplicaControl:
 
     def __init__(self, asker: Actor, model: str, name: str) -> None:
         self._asker, self._model, self.name = asker, model, name
+        self._there: dict[str, ModelControl] = {}
+        self.changing = asyncio.Lock()
+        """Held while executors become others, so that a new replica begins with what they become."""
+        self.joining = asyncio.Lock()
+        """Held while schedulers' plans are amended. A replica is added under both locks."""
 
     async def all(self) -> list[ModelControl]:
         """Return the actors of each replica that there is now, the first replica's first."""
         directory: Directory = await self._asker.ask(SUPERVISOR, GetDirectory(), timeout=ANSWER_SECONDS)
         prefixes = {replica_of(entry.name) for entry in directory.actors if role_of(entry.name) == SCHEDULER}
         numbers = {prefix: index_of(prefix) for prefix in prefixes if model_of(prefix) == self._model}
-        own = sorted(prefix for prefix, number in numbers.items() if number is not None)
-        return [ModelControl(self._asker, prefix, self.name) for prefix in own]
+        own = sorted((number, prefix) for prefix, number in numbers.items() if number is not None)
+        self._there = {
+            prefix: self._there.get(prefix) or ModelControl(self._asker, prefix, self.name)
+            for _, prefix in own
+        }
+        return [*self._there.values()]
+
+    async def has(self, model: ModelControl) -> bool:
+        """Tell whether a replica is still there."""
+        return model.replica in {one.replica for one in await self.all()}
+
+    async def present(self) -> list[ModelControl]:
+        """Return the actors of each replica.
+
+        Raises:
+            PeerGone: there is no replica.
+        """
+        if found := await self.all():
+            return found
+        raise PeerGone(f"the model {self.name!r} has no replica now")
+
+    async def changed_options(self) -> dict[str, str]:
+        """Return the options, as JSON by role, that another replica takes over from those that there are.
+
+        Raises:
+            BadRequest: the model sleeps.
+        """
+        found = await self.all()
+        if not found:
+            return {}
+        plan = await found[0].executor()
+        if plan.sleeping is not None:
+            raise BadRequest("the model sleeps, and takes no other replica until it is woken", "model")
+        executor = {name: plan.options[name] for name in CHANGED_OPTIONS if name in plan.options}
+        scheduler = await found[0].options(SCHEDULER)
+        paused = {"paused": scheduler["paused"]} if "paused" in scheduler else {}
+        return {EXECUTOR: json.dumps(executor), SCHEDULER: json.dumps(paused)}
+
+    async def on_all(self, change: Callable[[ModelControl], Awaitable[R]]) -> list[R]:
+        """Change every replica at once, and return what came of each that is still there.
+
+        Raises:
+            PageantError: as one replica said, where none has changed.
+            StartupError: some have changed; names those that have not, and why.
+        """
+        models = await self.present()
+        outcomes = await asyncio.gather(*(change(one) for one in models), return_exceptions=True)
+        there = {one.replica for one in await self.all()}
+        done, errors = [], {}
+        for model, outcome in zip(models, outcomes, strict=True):
+            if not isinstance(outcome, BaseException):
+                done.append((model, outcome))
+            elif not isinstance(outcome, PageantError):
+                raise outcome
+            elif model.replica in there:
+                errors[model] = outcome
+        if errors and not done:
+            raise next(iter(errors.values()))
+        if errors:
+            failed = "; ".join(f"{_short(model)}: {error}" for model, error in errors.items())
+            changed = ", ".join(_short(model) for model, _ in done)
+            raise StartupError(f"some replicas have not changed. {failed}. Changed: {changed}")
+        return [outcome for _, outcome in done]
 
     async def first(self) -> ModelControl:
         """Return the actors of a replica that tells how all of them are.
@@ -192,7 +268,8 @@ class ReplicaControl:
         Raises:
             PeerGone: there is no replica.
         """
-        found = await self.all()
-        if not found:
-            raise PeerGone(f"the model {self.name!r} has no replica now")
-        return found[0]
+        return (await self.present())[0]
+
+
+def _short(model: ModelControl) -> str:
+    return model.replica.removeprefix(model_of(model.replica)).rstrip("/")

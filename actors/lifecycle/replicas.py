@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Literal
 
-from pageant.actors.lifecycle.control import ANSWER_SECONDS, FRONTENDS
+from pageant.actors.lifecycle.control import ANSWER_SECONDS, FRONTENDS, ReplicaControl
 from pageant.actors.runtime import Actor, receives
 from pageant.actors.runtime.address import SUPERVISOR, index_of, model_of, replica_of, role_of
 from pageant.protocol.checks import expected
@@ -48,6 +48,9 @@ USE_SECONDS = 2.0
 class ElasticLifecycle(Actor):
     """Base of the lifecycle actor: adds, drains and removes replicas."""
 
+    _replicated: dict[str, ReplicaControl]
+    """The models that have replicas, by their prefixes."""
+
     @receives(concurrent=True)
     async def replicas(self, request: GetReplicas) -> Replicas:
         """Return the replicas of a model."""
@@ -56,9 +59,17 @@ class ElasticLifecycle(Actor):
     @receives(concurrent=True)
     async def add_replica(self, request: AddReplica) -> Replicas:
         """Start another replica, and answer when it takes requests."""
-        model = self._model_with_replicas(request.model)
-        prefix = (await self._ask_supervisor(AddReplicaActors(model=model))).prefix
-        while True:
+        model, number = self._model_with_replicas(request.model), None
+        if request.name and (number := index_of(f"{request.name}/")) is None:
+            raise BadRequest(
+                f"name is {request.name!r:.100}; expected a replica's, such as replica-1", "name"
+            )
+        several = self._replicated[model]
+        async with several.changing, several.joining:
+            options = await several.changed_options()
+            order = AddReplicaActors(model=model, number=number, options=options)
+            prefix = (await self._ask_supervisor(order)).prefix
+        while request.wait:
             own = _by_replica(await self._directory()).get(prefix)
             if not own:
                 raise PeerGone(f"{_name(prefix)} was removed while it started")
@@ -68,6 +79,7 @@ class ElasticLifecycle(Actor):
             if all(entry.up for entry in own):
                 return await self._replicas(model, _name(prefix))
             await asyncio.sleep(LOOK_SECONDS)
+        return await self._replicas(model, _name(prefix))
 
     @receives(concurrent=True)
     async def drain_replica(self, request: DrainReplica) -> Replicas:

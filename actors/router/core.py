@@ -15,8 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.router.handover import Handover, is_apart
 from pageant.actors.router.index import PrefixIndex
 from pageant.actors.router.policies import OUTPUT_TOKENS, Candidate, LeastLoaded, RoutedRequest, RoutingPolicy
+from pageant.actors.router.rebalancing import MemoryUse, MoveAdvice, Rebalancer
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.block_names import block_names, full_blocks, root_name
 from pageant.protocol.following import BlockEvents
@@ -52,7 +54,11 @@ class Replica:
     """The life of its scheduler that is up or was the last to be; loads of others are ignored."""
     is_up: bool = False
     """Its scheduler is up."""
+    others_up: set[str] = field(default_factory=set)
+    """The roles of its other actors that are up."""
     is_draining: bool = False
+    only_prefills: bool = False
+    """It is for prompts: outputs go on elsewhere."""
     load: Load | None = None
     """The latest one of that life."""
     charges: dict[int, Charge] = field(default_factory=dict)
@@ -101,6 +107,14 @@ class Replica:
         return self.charged_tokens + (0 if self.load is None else self.load.waiting_tokens)
 
     @property
+    def memory_use(self) -> MemoryUse:
+        """Return the KV memory there, and how much is needed with what is on its way."""
+        if self.load is None or not self.load.memory_tokens:
+            return MemoryUse(self.name, 0.0, 0)
+        share = self.load.memory + self.charged_tokens / self.load.memory_tokens
+        return MemoryUse(self.name, share, self.load.memory_tokens)
+
+    @property
     def waiting(self) -> int:
         """Return the requests that hold no memory there, with what is on its way."""
         return len(self.charges) + (0 if self.load is None else self.load.waiting)
@@ -116,10 +130,23 @@ class RouterCore:
 
     Args:
         first_ticket: the number of the first ticket; lives of the router have different ones.
+        needs: roles without which a replica computes nothing, beside its scheduler.
+        handover: whether prompts are computed by replicas that are for that.
+        rebalance: whether requests move from replicas that lack memory.
     """
 
-    def __init__(self, policy: RoutingPolicy, first_ticket: int = 1) -> None:
-        self.policy = policy
+    def __init__(
+        self,
+        policy: RoutingPolicy,
+        first_ticket: int = 1,
+        needs: frozenset[str] = frozenset(),
+        handover: Handover = "auto",
+        *,
+        rebalance: bool = True,
+    ) -> None:
+        self.policy, self._handover = policy, handover
+        self._needs = needs
+        self._rebalancer = Rebalancer() if rebalance else None
         self._fallback = LeastLoaded()
         self._index = PrefixIndex()
         self._replicas: dict[str, Replica] = {}
@@ -131,9 +158,12 @@ class RouterCore:
 
     # The replicas.
 
-    def scheduler_up(self, name: str, incarnation: int, *, is_draining: bool = False) -> None:
+    def scheduler_up(
+        self, name: str, incarnation: int, *, is_draining: bool = False, only_prefills: bool = False
+    ) -> None:
         """Take note of a replica's scheduler that is up."""
         replica = self._replica(name)
+        replica.only_prefills = only_prefills
         if incarnation > replica.incarnation:
             replica.forget_work()
         replica.incarnation, replica.is_up, replica.is_draining = incarnation, True, is_draining
@@ -144,6 +174,18 @@ class RouterCore:
         if replica is not None and incarnation >= replica.incarnation:
             replica.is_up = False
             replica.forget_work()
+
+    def other_up(self, name: str, role: str) -> None:
+        """Take note of another actor of a replica that is up."""
+        self._replica(name).others_up.add(role)
+
+    def other_down(self, name: str, role: str) -> None:
+        """Route nothing to a replica that needs an actor which is down."""
+        if (replica := self._replicas.get(name)) is not None:
+            replica.others_up.discard(role)
+
+    def _takes_requests(self, replica: Replica) -> bool:
+        return replica.is_up and not replica.is_draining and replica.others_up >= self._needs
 
     def draining(self, name: str, *, is_draining: bool) -> None:
         """Route no requests to a replica, or route to it again."""
@@ -196,21 +238,27 @@ class RouterCore:
         """Return where each request had best be submitted at `now` seconds."""
         self._index.expire(now)
         for replica in self._replicas.values():
-            replica.expire(now)
+            if replica.charges:
+                replica.expire(now)
         advice, start = [], 0
         for row, length in enumerate(asked.lengths.tolist()):
             token_ids = asked.token_ids[start : start + length]
             start += length
             advice.append(self._route(asked, row, token_ids, now))
-        places, tickets, expected = zip(*advice, strict=True) if advice else ((), (), ())
-        return Routed(places=places, tickets=int64(tickets), expected_tokens=int32(expected))
+        places, tickets, expected, via = zip(*advice, strict=True) if advice else ((), (), (), ())
+        return Routed(
+            places=places,
+            tickets=int64(tickets),
+            expected_tokens=int32(expected),
+            via=via if any(via) else (),
+        )
 
     def _route(
         self, asked: Route, row: int, token_ids: npt.NDArray[np.int32], now: float
-    ) -> tuple[str, int, int]:
-        there = {one.bit: one for one in self._replicas.values() if one.is_up and not one.is_draining}
+    ) -> tuple[str, int, int, str]:
+        there = {one.bit: one for one in self._replicas.values() if self._takes_requests(one)}
         if not there:
-            return "", 0, len(token_ids)
+            return "", 0, len(token_ids), ""
         names: list[bytes] = []
         if not asked.has_embeddings[row]:
             root = root_name(asked.salts[row], asked.extra_keys[row], asked.adapters[row])
@@ -228,7 +276,12 @@ class RouterCore:
             one.name: self._candidate(one, depths[bit], len(token_ids), seconds, output_tokens, now)
             for bit, one in there.items()
         }
-        chosen = self._choose(request, candidates)
+        chosen, prefills = self._choose_kind(request, candidates), False
+        place = chosen.name
+        if not asked.has_embeddings[row] and request.max_tokens != 1:
+            first = self._choose_prefill(request, candidates)
+            if first is not None and is_apart(self._handover, request, first, chosen, self._block_size):
+                chosen, prefills = first, True
         replica, cached = self._replicas[chosen.name], chosen.cached_tokens
         ticket = next(self._tickets)
         replica.charge(ticket, len(token_ids) - cached, now)
@@ -236,7 +289,17 @@ class RouterCore:
         self.decisions += 1
         self.tokens += len(token_ids)
         self.hit_tokens += cached
-        return chosen.name, ticket, len(token_ids) - cached
+        return place, ticket, len(token_ids) - cached, chosen.name if prefills else ""
+
+    def _choose_kind(self, request: RoutedRequest, candidates: dict[str, Candidate]) -> Candidate:
+        """Choose among replicas that go on with outputs; among all where none of those is up."""
+        some = {name: one for name, one in candidates.items() if not self._replicas[name].only_prefills}
+        return self._choose(request, some or candidates)
+
+    def _choose_prefill(self, request: RoutedRequest, candidates: dict[str, Candidate]) -> Candidate | None:
+        """Choose among replicas that are for prompts, where others are there to go on."""
+        some = {name: one for name, one in candidates.items() if self._replicas[name].only_prefills}
+        return self._choose(request, some) if some and len(some) < len(candidates) else None
 
     def _names(self, root: bytes, token_ids: npt.NDArray[np.int32]) -> list[bytes]:
         """Return the names of a prompt's full blocks. The last token is always computed, so that its block is none."""
@@ -293,6 +356,17 @@ class RouterCore:
             chosen = self._fallback.choose(request, some)
         return chosen
 
+    # Moves.
+
+    def rebalance(self, now: float) -> MoveAdvice | None:
+        """Return the move of running requests that is due at `now` seconds, if one is."""
+        if self._rebalancer is None:
+            return None
+        found = (
+            one for one in self._replicas.values() if self._takes_requests(one) and not one.only_prefills
+        )
+        return self._rebalancer.advise([one.memory_use for one in found], now)
+
     # Looking in.
 
     def replicas(self) -> Iterator[tuple[str, ReplicaLoad]]:
@@ -306,7 +380,7 @@ class RouterCore:
                     waiting=one.waiting,
                     seconds_per_token=0.0 if one.load is None else one.load.seconds_per_token,
                     blocks=self._index.count(one.bit),
-                    takes_requests=one.is_up and not one.is_draining,
+                    takes_requests=self._takes_requests(one),
                     requests=one.requests,
                 ),
             )

@@ -6,7 +6,7 @@ requests that begin alike goes to few replicas, although none has computed their
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 
 DEVICE = "device"
@@ -22,8 +22,8 @@ class PrefixIndex:
         # The replicas that have a block in a tier, by name; and those that are about to have it. No mask is 0.
         self._tiers: dict[str, dict[bytes, int]] = {DEVICE: {}}
         self._predicted: dict[bytes, int] = {}
-        # When a prediction ends, by name and replica; and all ends in their order, those of renewed ones too.
-        self._ends: dict[tuple[bytes, int], float] = {}
+        # When a prediction ends, by replica and name; and all ends in their order, those of renewed ones too.
+        self._ends: defaultdict[int, dict[bytes, float]] = defaultdict(dict)
         self._queue: deque[tuple[float, int, list[bytes]]] = deque()
         # The number of blocks of each replica, in all tiers.
         self._counts: dict[int, int] = {}
@@ -31,6 +31,11 @@ class PrefixIndex:
     def count(self, bit: int) -> int:
         """Return how many blocks a replica has cached."""
         return self._counts.get(bit, 0)
+
+    def keys_of(self, bit: int) -> Iterator[tuple[str, bytes]]:
+        """Yield the tier and the name of each block that a replica has cached."""
+        for tier, cached in self._tiers.items():
+            yield from ((tier, name) for name, mask in cached.items() if mask & bit)
 
     def store(self, bit: int, names: Iterable[bytes], tier: str = DEVICE) -> None:
         """Note that a replica has blocks in a tier. They are no predictions any more."""
@@ -65,21 +70,16 @@ class PrefixIndex:
 
     def predict(self, bit: int, names: Iterable[bytes], now: float) -> None:
         """Expect a replica to have blocks soon, if it does not have them."""
-        end, tiers, predicted, ends = (
-            now + PREDICTION_SECONDS,
-            [*self._tiers.values()],
-            self._predicted,
-            self._ends,
-        )
-        new: list[bytes] = []
-        for name in names:
-            for cached in tiers:
-                if cached.get(name, 0) & bit:
-                    break
-            else:
-                predicted[name] = predicted.get(name, 0) | bit
-                ends[name, bit] = end
-                new.append(name)
+        end, predicted = now + PREDICTION_SECONDS, self._predicted
+        new = [*names]
+        for cached in self._tiers.values():
+            if cached:
+                having = cached.get
+                new = [name for name in new if not having(name, 0) & bit]
+        expected = predicted.get
+        for name in new:
+            predicted[name] = expected(name, 0) | bit
+        self._ends[bit].update(dict.fromkeys(new, end))
         if new:
             self._queue.append((end, bit, new))
 
@@ -89,11 +89,11 @@ class PrefixIndex:
         while queue and queue[0][0] <= now:
             end, bit, names = queue.popleft()
             for name in names:
-                if self._ends.get((name, bit)) == end:
+                if self._ends[bit].get(name) == end:
                     self._unpredict(name, bit)
 
     def _unpredict(self, name: bytes, bit: int) -> None:
-        self._ends.pop((name, bit), None)
+        self._ends[bit].pop(name, None)
         _put(self._predicted, name, self._predicted.get(name, 0) & ~bit)
 
     def match(self, names: Iterator[bytes], bits: int) -> tuple[dict[int, int], list[bytes]]:

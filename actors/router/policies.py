@@ -14,6 +14,7 @@ import msgspec
 from pageant.actors.runtime.classes import load_object
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
+from pageant.protocol.plugins import plugins_of
 
 OUTPUT_TOKENS = 64
 """Tokens of an output, where none has ended yet."""
@@ -146,17 +147,18 @@ POLICIES: dict[str, type[RoutingPolicy]] = {
 
 
 def make_policy(name: str) -> RoutingPolicy:
-    """Return the policy of that name, or of the class `module:Class`.
+    """Return the policy of that name, or of the class that `module:Class` or a plugin's name stands for.
 
     Raises:
         TopologyError: there is none, or it cannot choose.
     """
     place = "actors.router.options.routing"
-    if ":" not in name:
-        if name not in POLICIES:
-            raise TopologyError(place, f"no policy {name!r}; {expected(name, (*POLICIES, 'module:Class'))}")
+    if name in POLICIES:
         return POLICIES[name]()
-    policy = load_object(name, place)()
+    if ":" not in name and name not in plugins_of("policies"):
+        known = (*POLICIES, *plugins_of("policies"), "module:Class")
+        raise TopologyError(place, f"no policy {name!r}; {expected(name, known)}")
+    policy = load_object(name, place, "policies")()
     if not callable(getattr(policy, "choose", None)):
         raise TopologyError(place, f"{name!r} has no method 'choose', which a routing policy needs")
     checked: RoutingPolicy = policy

@@ -24,12 +24,13 @@ from pageant.protocol.lifecycle import (
     SchedulingResumed,
 )
 from pageant.protocol.outputs import Stopped
-from pageant.protocol.replicas import MOVES, Move
+from pageant.protocol.replicas import MOVES, ROLE, Move, ReplicaRole
 from pageant.protocol.roles import ROUTER, SCHEDULER
 from pageant.protocol.routing import LOAD_SECONDS
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Abort, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepResult
+from pageant.protocol.storing import StoredBlocksArrived
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import SWAPPED, ActorDown, ActorUp, DeathsCharged, Facts
 
@@ -70,6 +71,7 @@ class Scheduler(Actor):
             eos_token_ids: the model's end tokens.
             speculation: settings of drafts (`pageant.protocol.drafting.Speculation`).
             vocab_size: the model's vocabulary size.
+            replica_role: what the replica is for: `prefill` computes prompts, `decode` goes on with outputs. Filled in.
             paused: begin paused, in this mode. The lifecycle actor sets it, for the next life of a scheduler.
         """
 
@@ -88,6 +90,7 @@ class Scheduler(Actor):
         speculation: Speculation | None = None
         vocab_size: int | None = None
         paused: PauseMode | None = None
+        replica_role: ReplicaRole = "both"
 
         def __post_init__(self) -> None:
             for name in POSITIVE:
@@ -141,8 +144,10 @@ class Scheduler(Actor):
             self.watch(ROUTER.name)
 
     def facts(self) -> Facts:
-        """Return the facts that tell whether it is paused, and that its requests can be moved."""
-        return {PAUSED: int(self.core.paused is not None), MOVES: 1}
+        """Return the facts that tell whether it is paused, that its requests can be moved, and what it is for."""
+        role = self.options.replica_role
+        facts: Facts = {PAUSED: int(self.core.paused is not None), MOVES: 1}
+        return facts if role == "both" else {**facts, ROLE: role}
 
     def _flush(self) -> None:
         if self.core.paused is None or self.core.is_at_rest:
@@ -182,6 +187,12 @@ class Scheduler(Actor):
             self.spawn(self._await_deadlines())
         self._flush()
 
+    @receives
+    def stored_arrived(self, message: StoredBlocksArrived) -> None:
+        """Ask for admissions again: blocks from a store are there, or will not come."""
+        self.core.stored_arrived(self.sender_incarnation)
+        self._flush()
+
     async def _await_deadlines(self) -> None:
         while (deadline := self.core.next_deadline) is not None:
             await asyncio.sleep(min(max(0.0, deadline - self.clock.now()), DEADLINE_POLL))
@@ -205,6 +216,7 @@ class Scheduler(Actor):
 
     @receives
     def assigned(self, message: Assigned) -> None:
+        self._meter.assigned(message)
         self.core.assigned(message, self.clock.now())
         self._flush()
 
@@ -249,6 +261,7 @@ class Scheduler(Actor):
     def introduced(self, event: ExecutorReady | PoolReady) -> None:
         """Take note of an executor or a block manager that is ready."""
         if isinstance(event, ExecutorReady):
+            self._meter.executor_ready(event)
             self.core.executor_ready(event)
         else:
             self.core.pool_ready(event.epoch, self.sender_incarnation)

@@ -75,7 +75,8 @@ class Backlog:
     def arrive(self, request: ScheduledRequest) -> None:
         """Queue a new request, whose length is known."""
         threshold = self._limits.long_prefill_token_threshold
-        request.is_long = threshold is not None and len(request.prompt) > threshold
+        has_whole = request.prompt_embeds is not None and request.prompt_embeds.whole
+        request.is_long = threshold is not None and len(request.prompt) > threshold and not has_whole
         request.key = (*self._policy.order(request), request.serial)
         if self._shares is not None:
             self._shares.arrived(request)

@@ -18,6 +18,7 @@ from pageant.actors.scheduler.results import Results
 from pageant.actors.scheduler.row_drafts import NO_ROW_DRAFTS, RowDrafts
 from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32
+from pageant.protocol.block_counts import tokens_held
 from pageant.protocol.drafting import Proposed, Speculation
 from pageant.protocol.lifecycle import PauseMode
 from pageant.protocol.message import Message
@@ -275,7 +276,10 @@ class SchedulerCore:
         self._epoch = event.epoch
         self.requests.weight_version = event.weight_version
         self.planner.reset(min(event.max_num_seqs, self.limits.max_num_seqs), event)
-        pool_tokens = event.num_blocks // len(event.windows) * event.block_size
+        pool_tokens = tokens_held(
+            *(event.num_blocks, event.block_size, event.windows, event.num_states),
+            chunk=self.limits.max_num_batched_tokens,
+        )
         longest = min(self.limits.max_model_len, event.max_model_len, pool_tokens)
         if event.whole_prompts:
             longest = min(longest, self.limits.max_num_batched_tokens)
@@ -323,6 +327,12 @@ class SchedulerCore:
             self.pool_gone(self._manager)
         self._manager, self._pool_epoch = manager, epoch
         self._advance()
+
+    def stored_arrived(self, manager: int) -> None:
+        """Ask for admissions again that waited for a store's blocks."""
+        if manager == self._manager:
+            self.planner.stored_arrived()
+            self._advance()
 
     def pool_gone(self, manager: int) -> None:
         """Queue all running requests again: their block tables are lost with the manager."""

@@ -36,6 +36,8 @@ class SchedulerCounters:
     """Requests that were opened again at a new detokenizer."""
     moved: int = 0
     """Requests that went on at another replica."""
+    handed_over: int = 0
+    """Requests that went on at another replica with their first token, as they were meant to."""
     aborts_waiting: int = 0
     aborts_asked: int = 0
     aborts_running_prefill: int = 0

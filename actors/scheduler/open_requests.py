@@ -129,6 +129,11 @@ class OpenRequests:
             return room + 1
         wanted = request.params.max_tokens
         request.max_total = len(request.prompt) + (room if wanted is None else min(wanted, room))
+        if request.hands_over:
+            first = len(request.prompt) + max(1, request.num_resumed)
+            # One that ends with that token ends here.
+            request.hands_over = first < request.max_total
+            request.max_total = min(first, request.max_total)
         return room
 
     def _fit(self, request: ScheduledRequest) -> None:
@@ -225,6 +230,10 @@ class OpenRequests:
         ended = request.end_reason()
         if ended is not None:
             reason, stop_token = ended
+            if reason != "stop" and request.hands_over:
+                self.counters.handed_over += 1
+                self.end(request, "abort", cause="moved")
+                return
             self.end(request, "stop" if reason == "stop" else "length", stop_reason=stop_token)
 
     def end(

@@ -80,6 +80,8 @@ class Planner:
         self._memory_short = False
         # An admission was refused because blocks were missing.
         self._pool_full = False
+        # An admission waits for blocks from a store, and all later ones with it.
+        self._awaits_stored = False
         self._num_groups, self._block_size = 1, 1
         # Each prompt is computed whole, in one step.
         self._whole_prompts = False
@@ -124,7 +126,7 @@ class Planner:
         budget = 0 if still else self._limits.max_num_batched_tokens
         growing = ScheduledRows.of() if still else self._running.choose(budget, self._chunk_max)
         budget -= growing.num_tokens
-        admitting = [] if self._memory_short or still else self._choose_waiting(budget)
+        admitting = [] if self._memory_short or self._awaits_stored or still else self._choose_waiting(budget)
         if rules.continues and not (len(growing) and self._may_continue(growing)):
             # It may not be known yet how far requests that have just ended were computed.
             return None
@@ -173,6 +175,10 @@ class Planner:
             return None
         self._counters.plans_cut += 1
         return CutShort(number=self._plan_number, epoch=epoch)
+
+    def stored_arrived(self) -> None:
+        """Ask for admissions again."""
+        self._awaits_stored = self._refused = False
 
     def retry(self) -> None:
         """Allow another exchange: a running request has got what it waited for, whatever was refused before."""
@@ -237,6 +243,7 @@ class Planner:
         self._preempt_if_short(exchange, message)
         stuck = self._find_stuck(exchange, message)
         self.exchange, self._blocks_free = None, message.blocks_free
+        self._awaits_stored = message.awaits_stored
         self._refused = not len(chunks) and bool(len(exchange.growing) or exchange.admitting)
         plan = self._plan(chunks, new, message, exchange.continues) if len(chunks) else None
         if stuck is not None:
@@ -327,7 +334,7 @@ class Planner:
         memory.
         """
         holding = len(exchange.growing) + len(message.admitted) + len(self._running)
-        if holding or self._block_updates.freed or self.computing:
+        if holding or self._block_updates.freed or self.computing or message.awaits_stored:
             return None
         first = exchange.admitting[0] if exchange.admitting else None
         return first if first is not None and first.state is State.WAITING else None
@@ -380,7 +387,7 @@ class Planner:
             self._running.computed(chunks)
             self._requests.leave(chunks)
         self._requests.lose_memory()
-        self._refused = self._memory_short = self._pool_full = False
+        self._refused = self._memory_short = self._pool_full = self._awaits_stored = False
 
     @property
     def is_idle(self) -> bool:

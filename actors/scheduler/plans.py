@@ -120,6 +120,7 @@ def build_plan(
     return StepPlan(
         number=number,
         epoch=granted.epoch,
+        exchange=granted.step,
         freed_rows=int32(freed_rows),
         new=tuple(
             NewSequence(
@@ -133,6 +134,7 @@ def build_plan(
                 trace=request.trace,
                 adapter=request.adapter,
                 thinking=request.thinking,
+                speech=request.speech,
                 embedded=request.embedded(grant.num_cached_tokens),
                 pooling=request.pooling,
             )
@@ -201,6 +203,8 @@ def build_assign(
                 adapter=request.adapter,
                 is_again=request.was_admitted,
                 embed_names=None if request.prompt_embeds is None else request.prompt_embeds.names,
+                embed_places=None if request.prompt_embeds is None else request.prompt_embeds.places,
+                embed_whole=request.prompt_embeds is not None and request.prompt_embeds.whole,
             )
             for request in admitting
         ),

@@ -17,6 +17,7 @@ from typing import Protocol, runtime_checkable
 from pageant.actors.runtime.classes import load_object
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.errors import TopologyError
+from pageant.protocol.plugins import plugins_of
 
 
 class Policy(Protocol):
@@ -188,18 +189,18 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def make_policy(name: str) -> Policy:
-    """Return the policy of that name, or of the class that `module:Class` names.
+    """Return the policy of that name, or of the class that `module:Class` or a plugin's name stands for.
 
     Raises:
         TopologyError: there is neither.
     """
     place = "actors.scheduler.options.policy"
-    if ":" not in name:
-        if name not in POLICIES:
-            known = ", ".join(POLICIES)
-            raise TopologyError(place, f"no policy {name!r}; expected {known} or module:Class")
+    if name in POLICIES:
         return POLICIES[name]()
-    policy = load_object(name, place)()
+    if ":" not in name and name not in plugins_of("policies"):
+        known = ", ".join((*POLICIES, *plugins_of("policies")))
+        raise TopologyError(place, f"no policy {name!r}; expected {known} or module:Class")
+    policy = load_object(name, place, "policies")()
     for method in ("order", "victim"):
         if not callable(getattr(policy, method, None)):
             raise TopologyError(place, f"{name!r} has no method {method!r}, which a policy needs")

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pageant.protocol.embedding import EmbeddedRows, PromptEmbeds
+from pageant.protocol.embedding import EmbeddedRows, PromptEmbeds, uncut
+from pageant.protocol.hearing import SpeechRules
 from pageant.protocol.logprobs import RowLogprobs
 from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
@@ -108,6 +109,7 @@ class ScheduledRequest:
     weight_versions: WeightVersionSpans = ()
     """The versions of the weights that drew its output, each with the output index at which it begins."""
     thinking: Thinking | None = None
+    speech: SpeechRules | None = None
     is_probe: bool = False
     """It only probes whether the engine answers."""
     prompt_embeds: PromptEmbeds | None = None
@@ -116,6 +118,8 @@ class ScheduledRequest:
     """Its hidden states are pooled, and nothing is sampled."""
     expected_tokens: int | None = None
     """Tokens of its prompt that are probably not cached; None where nobody has said."""
+    hands_over: bool = False
+    """It goes on elsewhere when it has its first token."""
 
     @classmethod
     def of(cls, message: Submit, serial: int, end_tokens: frozenset[int], now: float) -> ScheduledRequest:
@@ -139,10 +143,12 @@ class ScheduledRequest:
             trace=message.trace,
             adapter=message.adapter,
             thinking=message.thinking,
+            speech=message.speech,
             is_probe=message.is_probe,
             prompt_embeds=message.prompt_embeds,
             pooling=message.pooling,
             expected_tokens=message.expected_tokens,
+            hands_over=message.handover,
         )
         behind = message.resume
         if behind is not None:
@@ -201,7 +207,7 @@ class ScheduledRequest:
         its end.
         """
         params = self.params
-        guided = params.structured_outputs is not None or self.thinking is not None
+        guided = params.structured_outputs is not None or self.thinking is not None or self.speech is not None
         forced = params.trace_decode_token_ids is not None
         depends = guided or forced or params.has_penalties or self.bad_words
         return self.only_end_matters and self.trace is None and not depends and self.pooling is None
@@ -219,7 +225,14 @@ class ScheduledRequest:
         """Return the embeddings that stand in for its prompt, but for what is cached; None where it has tokens."""
         if self.prompt_embeds is None:
             return None
-        return EmbeddedRows(start=num_cached, rows=self.prompt_embeds.rows[num_cached:])
+        return self.prompt_embeds.uncached(num_cached)
+
+    def chunk(self, start: int, most: int) -> int:
+        """Return how many tokens, at most `most`, a step computes from `start` on; see `PromptEmbeds.whole`."""
+        embeds = self.prompt_embeds
+        if embeds is None or not embeds.whole or embeds.places is None:
+            return most
+        return uncut(embeds.places, start, start + most) - start
 
     def token_ids(self) -> npt.NDArray[np.int32]:
         """Return all known tokens in a fresh array, int32 [num_tokens]."""

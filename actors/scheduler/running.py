@@ -160,7 +160,8 @@ class Running:
             lengths = lengths.copy()
         for index in prefilling:
             most = long_chunk_max if self._is_long[rows[index]] else left
-            lengths[index] = min(int(wanted[index]), max(0, left), most)
+            length, request = min(int(wanted[index]), max(0, left), most), self.at(int(rows[index]))
+            lengths[index] = request.chunk(int(starts[index]), length)
             left -= int(lengths[index])
         drafts = self.lock_step.drafts_within(rows, decoding & (lengths == 1), left)
         chunks = ScheduledRows(self._serials[rows], rows, starts, lengths, lengths == wanted, drafts)

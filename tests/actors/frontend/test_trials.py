@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pageant.actors.frontend.outputs import RequestFailed
 from pageant.actors.frontend.trials import DEATHS_ALONE_MAX, DEATHS_SUSPECT, Trials
-from pageant.protocol.errors import GivenUp, PeerGone
+from pageant.actors.runtime.clock import MonotonicClock
+from pageant.protocol.errors import GivenUp, NoSuchActor, PeerGone
 from pageant.protocol.tokenizing import Tokenize
 
 
@@ -21,6 +23,7 @@ class Mortal:
         self.held: list[asyncio.Future[None]] = []
         self.alone: list[str] = []
         self.charged = 0
+        self.clock = MonotonicClock()
 
     async def ask(self, address, request, timeout, *, again, deaths_max):
         assert again and address == "tokenizer"
@@ -100,3 +103,36 @@ def test_who_gives_up_waiting_holds_up_nobody():
         return await asyncio.wait_for(trials.ask(Tokenize(text="z"), 60.0), 60)
 
     assert asyncio.run(run()) == "z"
+
+
+class Leaving:
+    """Two actors of a role, of which the first is not in the topology any more."""
+
+    def __init__(self) -> None:
+        self.clock = MonotonicClock()
+        self.asked: list[str] = []
+
+    async def ask(self, address, request, timeout, *, again, deaths_max):
+        self.asked.append(address)
+        if address == "replica-0/grammar":
+            raise NoSuchActor("there is no actor 'replica-0/grammar' here")
+        return address
+
+
+def test_one_whose_replica_was_removed_is_looked_for_elsewhere():
+    leaving, address = Leaving(), ["replica-0/grammar"]
+
+    async def another() -> None:
+        address[0] = "replica-1/grammar"
+
+    trials = Trials(leaving, lambda: address[0], another)  # type: ignore[arg-type]
+    assert asyncio.run(trials.ask(Tokenize(text=""), 60.0)) == "replica-1/grammar"
+    assert leaving.asked == ["replica-0/grammar", "replica-1/grammar"]
+
+
+def test_one_that_is_nowhere_is_asked_no_longer_than_the_request_may_take():
+    async def nothing() -> None: ...
+
+    trials = Trials(Leaving(), "replica-0/grammar", nothing)  # type: ignore[arg-type]
+    with pytest.raises(NoSuchActor):
+        asyncio.run(trials.ask(Tokenize(text=""), 0.02))

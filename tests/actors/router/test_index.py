@@ -76,7 +76,8 @@ class Indexed(RuleBasedStateMachine):
     def nothing_is_left_of_what_is_gone(self):
         names = {name for _, _, name in self.held}
         assert {name for masks in self.index._tiers.values() for name in masks} == names
-        assert {*self.index._ends} == {(name, 1 << replica) for replica, name in self.expected}
+        ends = {(name, bit) for bit, names in self.index._ends.items() for name in names}
+        assert ends == {(name, 1 << replica) for replica, name in self.expected}
 
 
 TestIndexed = Indexed.TestCase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from pageant.actors.scheduler.load import LoadMeter
@@ -12,6 +13,7 @@ from pageant.protocol.replicas import Move, Moved
 from pageant.protocol.routing import Load
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Resumption, Submit
+from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import DeathsCharged
 from tests.actors.scheduler.scene import Scene
 from tests.actors.scheduler.test_actor import Told
@@ -76,6 +78,27 @@ def test_the_load_is_what_is_to_be_computed_without_what_is_cached(scene):
         )
     )
     assert meter.take().waiting_tokens == 1 + 2 + 3
+
+
+def test_the_memory_is_what_requests_hold_and_what_waiting_ones_ask_for():
+    scene = Scene(seqs=1)
+    meter = LoadMeter(scene.core)
+    sizes = {"num_blocks": 16, "block_size": 4, "max_num_seqs": 4, "max_model_len": 32}
+    meter.executor_ready(ExecutorReady(epoch=1, device="", dtype="", **sizes))
+    scene.ready()
+    scene.submit("runs", [5, 6, 7, 8, 9], max_tokens=4)
+    (asked,) = scene.out("blocks")
+    assigned = scene.allocation.assign(asked)
+    meter.assigned(assigned)
+    scene.core.assigned(assigned)
+    load = meter.take()
+    assert (load.memory, load.memory_tokens) == (2 / 16, 64)
+    scene.submit("waits", [8] * 16, max_tokens=4)
+    assert meter.take().memory == 2 / 16 + 16 / 64
+    meter.assigned(msgspec.structs.replace(assigned, blocks_free=0))
+    assert meter.take().memory == 1 + 16 / 64, "memory that fills is told, although no request came"
+    meter.executor_ready(ExecutorReady(epoch=2, device="", dtype="", **sizes))
+    assert meter.take().memory == 16 / 64
 
 
 def test_a_tokens_time_is_told_from_a_steps(scene):

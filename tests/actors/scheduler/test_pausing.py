@@ -13,8 +13,8 @@ from pageant.protocol.sampling import RequestOutputKind
 from pageant.protocol.serving import Resumption
 from pageant.protocol.stepping import CutShort
 from pageant.protocol.supervision import ActorChanged
+from tests.actors.scheduler.scene import Scene
 from tests.actors.scheduler.test_actor import Told
-from tests.actors.scheduler.test_core import Scene
 
 
 @pytest.fixture

@@ -34,6 +34,9 @@ from pageant.actors.scheduler.queue import WaitingQueue
 from pageant.actors.scheduler.running import Running
 from pageant.protocol.drafting import Speculation
 from pageant.protocol.stepping import ExecutorReady
+from tests.actors.scheduler.play.play import Play
+from tests.actors.scheduler.play.script import Script
+from tests.actors.scheduler.play.setting import Setting
 
 DRAFTS = Speculation(method="draft", model="any", tokens=3, adaptive=False)
 STAGES: tuple[dict[str, Any], ...] = (
@@ -101,12 +104,12 @@ OFTEN = (
 AFTER_DEATHS = ("resumed", "recomputed", "reopened", "tokens dropped")
 
 
-def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_setting):
+def test_nothing_leaks_whatever_happens_in_whatever_order():
     seen: Counter[str] = Counter()
     for hostile in (False, True):
         for seed in range(len(STAGES)):
-            setting = make_setting(**STAGES[seed % len(STAGES)])
-            seen += make_script(seed, setting, hostile=hostile).run(120)
+            setting = Setting(**STAGES[seed % len(STAGES)])
+            seen += Script(seed, setting, hostile=hostile).run(120)
     assert seen["submitted"] > 3000
     assert seen["ended by error"], "only those that can never be served"
     assert {what: seen[what] for what in OFTEN if seen[what] < 60} == {}
@@ -118,11 +121,11 @@ def test_nothing_leaks_whatever_happens_in_whatever_order(make_script, make_sett
     assert {what: seen[what] for what in deaths if seen[what] < 3} == {}
 
 
-def test_nothing_leaks_whatever_operators_do(make_script, make_setting):
+def test_nothing_leaks_whatever_operators_do():
     seen: Counter[str] = Counter()
     for seed, stage in enumerate(STAGES):
-        setting = make_setting(**stage)
-        seen += make_script(100 + seed, setting, hostile=seed % 2 == 0, operated=True).run(120)
+        setting = Setting(**stage)
+        seen += Script(100 + seed, setting, hostile=seed % 2 == 0, operated=True).run(120)
     for mode in ("keep", "wait", "abort"):
         assert seen[f"at rest with {mode}"] >= 20, mode
     assert seen["held at rest"] >= 100
@@ -131,11 +134,11 @@ def test_nothing_leaks_whatever_operators_do(make_script, make_setting):
     assert seen["recomputed"] and seen["drafts_accepted"]
 
 
-def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, make_setting):
+def test_hypothesis_finds_no_order_of_events_that_breaks_the_play():
     class Machine(RuleBasedStateMachine):
         @initialize(stage=st.sampled_from(STAGES), seed=st.integers(0, 2**16))
         def begin(self, stage, seed):
-            self.play = make_play(seed, make_setting(**stage))
+            self.play = Play(seed, Setting(**stage))
 
         @rule(
             prefix=st.integers(0, 40),
@@ -176,7 +179,7 @@ def test_hypothesis_finds_no_order_of_events_that_breaks_the_play(make_play, mak
         def teardown(self):
             self.play.revive()
             self.play.drain()
-            self.play.check_rest()
+            self.play.invariants.at_rest()
 
     run_state_machine_as_test(
         Machine,
@@ -370,9 +373,7 @@ OF_TIERS = (
         _ignore_a_new_executor,
     ],
 )
-def test_the_play_notices(
-    breakage: Callable[[Any], None], make_script: Any, make_setting: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_play_notices(breakage: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     breakage(monkeypatch)
     with pytest.raises((AssertionError, KeyError, ValueError, RuntimeError, IndexError, AttributeError)):
         for seed in range(60):
@@ -380,4 +381,4 @@ def test_the_play_notices(
                 TIERED if breakage in OF_TIERS else TOGETHER if breakage in OF_SEVERAL_STEPS else STAGES[:3]
             )
             stage = stages[seed % len(stages)]
-            make_script(seed, make_setting(**stage), hostile=True).run(120)
+            Script(seed, Setting(**stage), hostile=True).run(120)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from pageant.actors.scheduler.waves import Waves
-from tests.actors.scheduler.test_core import Scene
+from tests.actors.scheduler.scene import Scene
 
 
 def play(scene):
