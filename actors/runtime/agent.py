@@ -22,6 +22,7 @@ from pageant.protocol.recording import EndRecording, Recorded, RecordMessages
 from pageant.protocol.supervision import (
     ActorFailed,
     ActorStarted,
+    ActorStopped,
     Directory,
     GetStatistics,
     LeaseGranted,
@@ -136,7 +137,7 @@ class NodeAgent(Actor):
         except StoppedWhileStarting:
             return  # by an order, or because this node ends: the supervisor knows, or hears of that
         except Exception as error:
-            self.tell(SUPERVISOR, _failed(order, error))
+            self.tell(SUPERVISOR, _failed(order, error, ends_process=self._node.is_unusable))
             return
         if self._on_started is not None:
             self._on_started()
@@ -156,8 +157,10 @@ class NodeAgent(Actor):
             log.info("%s#%d stops: %s", order.name, order.incarnation, order.reason)
             self._ending[order.name] = ended = asyncio.Event()
             self.spawn(self._stop(cell, ended))
-        elif cell is None and self._ordered.get(order.name) == order.incarnation:
+            return
+        if cell is None and self._ordered.get(order.name) == order.incarnation:
             self._ordered[order.name] += 1  # its class is still loaded: it does not begin
+        self.tell(SUPERVISOR, ActorStopped(name=order.name, incarnation=order.incarnation))
 
     async def _stop(self, cell: Cell, ended: asyncio.Event) -> None:
         try:
@@ -167,6 +170,8 @@ class NodeAgent(Actor):
             ended.set()
             if self._ending.get(cell.name) is ended:
                 del self._ending[cell.name]
+        if not self._node.is_unusable:
+            self.tell(SUPERVISOR, ActorStopped(name=cell.name, incarnation=cell.incarnation))
 
     async def _replace(self, order: StartActor) -> object | None:
         """End an earlier life of the actor that still runs here. Return the object that it leaves for the next
@@ -225,7 +230,7 @@ class NodeAgent(Actor):
             self._on_stop_node(order.reason)
 
 
-def _failed(order: StartActor, error: Exception) -> ActorFailed:
+def _failed(order: StartActor, error: Exception, *, ends_process: bool) -> ActorFailed:
     """Build the report of a failed start. The traceback of a configuration error would only hide its message:
     it is logged.
     """
@@ -240,4 +245,5 @@ def _failed(order: StartActor, error: Exception) -> ActorFailed:
         traceback=printable(trace),
         started=False,
         permanent=permanent,
+        ends_process=ends_process,
     )

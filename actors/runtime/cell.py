@@ -42,6 +42,8 @@ class StoppedWhileStarting(PeerGone):
 TURN = 256
 # The longest wait for `on_stop`, for cancelled handlers and tasks, and for functions in threads.
 END_SECONDS_MAX = 5.0
+# The longest wait for functions of an actor that crashed, after `on_crash`: those that wait for others end there.
+RETURN_SECONDS_MAX = 1.0
 
 
 class Tally:
@@ -127,18 +129,19 @@ class Cell:
         if self.closed:
             return
         self.closed = self._stopped = True
+        until = self.node.loop.time() + END_SECONDS_MAX
         if self._task is not None:
             self._task.cancel()
             await self._ended([self._task])
         try:
             if self.serving:
-                async with asyncio.timeout(END_SECONDS_MAX):
+                async with asyncio.timeout_at(until):
                     await self.actor.on_stop()
         except Exception:
             log.exception("%s failed to stop cleanly", self.name)
         finally:
             await self._close("stopped")
-            await self._lanes.wait(END_SECONDS_MAX)
+            await self._lanes.wait(until - self.node.loop.time())
             self._end_if_stuck()
 
     def crash(self, error: BaseException) -> None:
@@ -160,8 +163,11 @@ class Cell:
             self.actor.on_crash(error)
         except Exception:
             log.exception("%s failed to say that it crashed", self.name)
+        await self._lanes.wait(RETURN_SECONDS_MAX)
         trace = "".join(traceback.format_exception(error))
-        self.node.actor_crashed(self, f"{type(error).__name__}: {error}", trace)
+        is_useless = self._lanes.is_stuck or self.actor.loses_process(error)
+        ends = is_useless and self.node.on_unusable is not None
+        self.node.actor_crashed(self, f"{type(error).__name__}: {error}", trace, ends_process=ends)
         self._end_if_stuck()
         self.end_process_if_lost(error)
 
@@ -176,9 +182,8 @@ class Cell:
     def end_process_if_lost(self, error: BaseException) -> None:
         """End the node's process if no later life of this actor could use it after `error`."""
         if self.actor.loses_process(error):
-            self._end_process(
-                f"nothing like it can run in this process any more after {type(error).__name__}"
-            )
+            kind = type(error).__name__
+            self._end_process(f"nothing like it can run in this process any more after {kind}")
 
     def _end_process(self, why: str) -> None:
         log.error("%s has ended, and %s", self.name, why)
@@ -376,9 +381,7 @@ class Cell:
             self.crash(task.exception())  # type: ignore[arg-type]
 
     async def offload(self, call: Callable[[], R], lane: str = "", threads: int = 1) -> R:
-        """Run a function in one of the actor's own threads, or in what the node's platform has in place of
-        threads.
-        """
+        """Run a function in one of the actor's own threads, or in what the platform has in place of threads."""
         return await self._lanes.run(call, lane, threads)
 
     def statistics(self) -> ActorStatistics:

@@ -16,6 +16,7 @@ import msgspec
 from pageant.actors.runtime.actor import Actor
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
+from pageant.protocol.plugins import load_plugin, plugins_of
 
 
 def look_in(folder: str | Path) -> None:
@@ -26,16 +27,24 @@ def look_in(folder: str | Path) -> None:
         importlib.invalidate_caches()
 
 
-def load_object(name: str, place: str) -> Any:
-    """Return the object that `module:name` names.
+def load_object(name: str, place: str, group: str = "") -> Any:
+    """Return the object that `module:name` names, or a plugin.
+
+    Args:
+        group: of plugins that a name without a colon may mean; "" is none.
 
     Raises:
-        TopologyError: there is no such module or name; the message has the nearest known one.
+        TopologyError: there is no such module, name or plugin; the message has the nearest known one.
     """
     module_name, colon, attribute = name.partition(":")
+    if not colon and group and (found := load_plugin(group, name)) is not None:
+        return found
     if not colon or not module_name or not attribute:
+        known = ", ".join(plugins_of(group)) if group else ""
         raise TopologyError(
-            place, f"found {name!r}; expected module:Class, such as my_lab.policies:MyScheduler"
+            place,
+            f"found {name!r}; expected module:Class, such as my_lab.policies:MyScheduler"
+            + (f", or a plugin: {known}" if known else ""),
         )
     try:
         module = (
@@ -79,14 +88,14 @@ def _of_file(path: str) -> ModuleType:
 
 
 def load_actor_class(name: str, place: str, folder: str = "") -> type[Actor]:
-    """Return the actor class that `module:Class` names.
+    """Return the actor class that `module:Class` or a plugin's name stands for.
 
     Raises:
         TopologyError: see `load_object`; or it is not an actor class.
     """
     if folder:
         look_in(folder)
-    found = load_object(name, place)
+    found = load_object(name, place, "actors")
     if not (isinstance(found, type) and issubclass(found, Actor)):
         raise TopologyError(place, f"{name!r} is not a subclass of pageant.actors.runtime.Actor")
     return found

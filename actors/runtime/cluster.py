@@ -17,7 +17,7 @@ from functools import partial
 from pageant.actors.runtime.address import AGENT, SUPERVISOR
 from pageant.actors.runtime.agent import NodeAgent
 from pageant.actors.runtime.elastic_supervision import ElasticSupervision
-from pageant.actors.runtime.growth import Growth
+from pageant.actors.runtime.growth import Growth, needs_of
 from pageant.actors.runtime.launcher import Joining, LauncherByNode
 from pageant.actors.runtime.lives import RestartLimits
 from pageant.actors.runtime.logs import current_form
@@ -135,7 +135,7 @@ class Cluster:
         launchers = LauncherByNode(platform.launcher(joining), partial(platform.launcher, joining))
         for node in topology.nodes:
             if node.launcher is not None:
-                launchers.add(node.name, node.launcher)
+                launchers.add(node.name, node.launcher, needs_of(node, topology.actors))
         return launchers
 
     @property

@@ -20,7 +20,7 @@ def place_by_device(actors: Collection[ActorLife], nodes: Collection[NodeLife]) 
         if wanted is None or actor.plan.node or actor.final:
             continue
         for node in nodes:
-            if not (node.up and node.plan.joins):
+            if not (node.takes_actors and node.plan.joins):
                 continue
             taken = {
                 one.device for one in actors if one.plan.node == node.plan.name and one.device is not None

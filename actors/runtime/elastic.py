@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pageant.actors.runtime.actor import Actor
 from pageant.actors.runtime.elastic_supervision import ElasticSupervision
 from pageant.actors.runtime.growth import Growth
 from pageant.actors.runtime.handlers import receives
 from pageant.actors.runtime.instructions import Instruction
+from pageant.actors.runtime.plans import ActorPlan
+from pageant.actors.runtime.swapping import successor
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.supervision import AddReplicaActors, MarkReplica, RemoveReplicaActors, ReplicaChanged
 
@@ -32,8 +34,12 @@ class ElasticSupervisor(Actor):
                 "with a router",
                 "model",
             )
-        prefix, nodes, actors = await self.offload(growth.plan, request.model, self.core.names())
-        await self._carry_out(self.core.add(nodes, actors, self.clock.now()))
+        prefix, nodes, actors = await self.offload(
+            growth.plan, request.model, self.core.names(), request.number
+        )
+        if actors:
+            actors = await self.offload(_with_options, prefix, actors, request.options)
+            await self._carry_out(self.core.add(nodes, actors, self.clock.now()))
         return ReplicaChanged(prefix=prefix)
 
     @receives
@@ -47,3 +53,9 @@ class ElasticSupervisor(Actor):
         """End a replica's actors for good."""
         await self._carry_out(self.core.remove(request.prefix))
         return ReplicaChanged(prefix=request.prefix)
+
+
+def _with_options(prefix: str, actors: Sequence[ActorPlan], options: Mapping[str, str]) -> list[ActorPlan]:
+    """Lay a replica's options, by its actors' names within it, over those of their plans."""
+    given = [options.get(actor.name.removeprefix(prefix)) for actor in actors]
+    return [successor(actor, "", own) if own else actor for actor, own in zip(actors, given, strict=True)]

@@ -45,11 +45,13 @@ class IsolatedLimits:
         seconds: processor time after which the process is killed. By the clock it may take `WALL_FACTOR` times as
             long, since on a busy machine the processor is others' most of the time.
         memory_bytes: address space beyond what the process has when it is ready.
+        answer_bytes: the most bytes of an answer.
         stack_bytes: stack of the thread that calls the function. The caller's own threads should have more.
     """
 
     seconds: float = 10.0
     memory_bytes: int = 1 << 30
+    answer_bytes: int = ANSWER_BYTES_MAX
     stack_bytes: int = 4 << 20
 
 
@@ -88,7 +90,7 @@ class Isolation:
         """
         worker = self._take()
         try:
-            answer = worker.call(data, self._limits.seconds)
+            answer = worker.call(data)
         except BaseException as error:
             self._give_back(worker, died=isinstance(error, IsolatedDeath), again=False)
             raise
@@ -99,7 +101,7 @@ class Isolation:
         with self._lock:
             if self._closed:
                 raise IsolatedDeath("its process was ended with its actor")
-            worker = self._next_idle() or _Worker(self._command)
+            worker = self._next_idle() or _Worker(self._command, self._limits)
             self._busy.add(worker)
             self._start_standbys()
             return worker
@@ -116,7 +118,7 @@ class Isolation:
 
     def _start_standbys(self) -> None:
         while len(self._idle) < self._standbys:
-            self._idle.append(_Worker(self._command))
+            self._idle.append(_Worker(self._command, self._limits))
 
     def _next_idle(self) -> _Worker | None:
         """Take a standby that is still running; the one that had an input last, since a new one may not be
@@ -157,7 +159,8 @@ class Isolation:
 class _Worker:
     """Process that has one input at a time."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], limits: IsolatedLimits) -> None:
+        self._limits = limits
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -171,7 +174,7 @@ class _Worker:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def call(self, data: bytes, seconds: float) -> bytes:
+    def call(self, data: bytes) -> bytes:
         """Return the answer to `data`.
 
         Raises:
@@ -180,7 +183,7 @@ class _Worker:
         """
         self._await_ready()
         assert self._process.stdin is not None, "it is a pipe"
-        patience = _Patience(self._process.pid, seconds)
+        patience = _Patience(self._process.pid, self._limits.seconds)
         try:
             self._process.stdin.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
             self._process.stdin.flush()
@@ -201,13 +204,13 @@ class _Worker:
 
     def _receive(self, patience: _Patience) -> bytes:
         length = int.from_bytes(self._read(LENGTH_BYTES, patience), "little")
-        if length > ANSWER_BYTES_MAX:
-            raise IsolatedDeath(f"its answer has {length} bytes; at most {ANSWER_BYTES_MAX} are taken")
+        if length > (most := self._limits.answer_bytes):
+            raise IsolatedDeath(f"its answer has {length} bytes; at most {most} are taken")
         return self._read(length, patience)
 
     def _read(self, count: int, patience: _Patience) -> bytes:
         assert self._process.stdout is not None, "it is a pipe"
-        pipe, read = self._process.stdout.fileno(), b""
+        pipe, read = self._process.stdout.fileno(), bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
             while len(read) < count:
@@ -219,7 +222,7 @@ class _Worker:
                 if not piece:
                     raise self._death()
                 read += piece
-        return read
+        return bytes(read)
 
     def _death(self) -> IsolatedDeath:
         code = self._process.wait()

@@ -86,6 +86,19 @@ class Joining:
         return [*given, "--endpoint", endpoint, *self.arguments]
 
 
+@dataclass(frozen=True)
+class NodeNeeds:
+    """Needs of a node, for launchers that look for room.
+
+    Attributes:
+        device: the device that it must have; None is none.
+        together: the nodes of a group of executors, this one among them, which are to be close to each other.
+    """
+
+    device: str | None = None
+    together: tuple[str, ...] = ()
+
+
 class Launcher:
     """Starts the processes of nodes. A class of your own gets a `Joining`, and the topology's `options` as
     keywords.
@@ -93,6 +106,9 @@ class Launcher:
 
     def __init__(self, joining: Joining) -> None:
         self.joining = joining
+
+    def learn(self, node: str, needs: NodeNeeds) -> None:
+        """Take note of what a node needs, before it is launched for the first time."""
 
     async def launch(self, node: str, incarnation: int) -> Process:
         """Return once the process runs.
@@ -111,9 +127,13 @@ class Launcher:
         """End what was prepared. No process is launched any more."""
 
 
+LAUNCHERS = {"ray": "pageant.actors.runtime.ray_launcher:RayLauncher"}
+"""Classes of launchers by the short names that topologies may give them."""
+
+
 @dataclass(frozen=True)
 class LauncherPlan:
-    """A launcher of a user's own: its class (`module:Class`) and, as JSON, its options."""
+    """A launcher of a user's own: its class (`module:Class`, or a plugin's name) and, as JSON, its options."""
 
     cls: str
     options: str = "{}"
@@ -124,7 +144,7 @@ class LauncherPlan:
         Raises:
             TopologyError: there is no such class, it is no launcher, or it does not take these options.
         """
-        cls = load_object(self.cls, place)
+        cls = load_object(self.cls, place, "launchers")
         if not (isinstance(cls, type) and issubclass(cls, Launcher)):
             raise TopologyError(
                 place, f"{self.cls!r} is not a subclass of pageant.actors.runtime.launcher.Launcher"
@@ -148,11 +168,12 @@ class LauncherByNode(Launcher):
         self._made: dict[LauncherPlan, Launcher] = {}
         self._own: dict[str, Launcher] = {}
 
-    def add(self, node: str, plan: LauncherPlan) -> None:
+    def add(self, node: str, plan: LauncherPlan, needs: NodeNeeds) -> None:
         """Launch a node's processes by a launcher of this plan; nodes of one plan have one launcher."""
         if plan not in self._made:
             self._made[plan] = self._make(plan)
         self._own[node] = self._made[plan]
+        self._own[node].learn(node, needs)
 
     async def launch(self, node: str, incarnation: int) -> Process:
         return await self._own.get(node, self._other).launch(node, incarnation)

@@ -114,6 +114,13 @@ class ActorLife(Life):
     """How far its replica is being drained; see `pageant.protocol.replicas.DRAINING`."""
     former: ActorPlan | None = None
     """The plan before a swap, until the successor has started; else None."""
+    is_stopping: bool = False
+    """Its node was ordered to end its last life, and has not said that it is over. The process may end with it."""
+
+    def mark_exited(self, reason: str) -> None:
+        """See `Life`."""
+        super().mark_exited(reason)
+        self.is_stopping = False
 
     def restore_former(self) -> None:
         """Restore the former plan if a successor has not started."""
@@ -155,11 +162,23 @@ class NodeLife(Life):
     pid: int = 0
     suspicion: str = ""
     """Why the node was fenced; "" if it was not."""
+    is_ending: bool = False
+    """The process of this life ends by itself, since an actor left it unusable: nothing starts there."""
     issued: int = 0
     """The latest incarnation given to a node that joins by itself."""
     expected_until: float = -math.inf
     """The time until which that node is expected to join under `issued`."""
     devices: tuple[str, ...] = ()
+
+    def begin(self) -> int:
+        """See `Life`."""
+        self.is_ending = False
+        return super().begin()
+
+    @property
+    def takes_actors(self) -> bool:
+        """Tell whether actors can start there."""
+        return self.up and not self.is_ending
 
     def entry(self) -> NodeEntry:
         """Return the node as a directory names it."""

@@ -122,8 +122,8 @@ class Node:
         self._watchers.remove(cell)
         self.names.forget_routes()
 
-    def actor_crashed(self, cell: Cell, error: str, trace: str) -> None:
-        """Report a death to the root supervisor."""
+    def actor_crashed(self, cell: Cell, error: str, trace: str, *, ends_process: bool = False) -> None:
+        """Report a death to the root supervisor; `ends_process` is as in `ActorFailed`."""
         self.remove(cell)
         again = self._crashes.get(cell.name) == error
         self._crashes[cell.name] = error
@@ -145,6 +145,7 @@ class Node:
             error=printable(error),
             traceback=printable(trace),
             started=True,
+            ends_process=ends_process,
         )
         self.tell(SUPERVISOR, failed)
 

@@ -15,9 +15,10 @@ import msgspec
 
 from pageant.actors.runtime.address import group_of, model_of, replica_of
 from pageant.actors.runtime.devices import CPU, FORM, FREE, choose, cores_of, missing_cores
-from pageant.actors.runtime.launcher import Joining, LauncherPlan
+from pageant.actors.runtime.launcher import LAUNCHERS, Joining, LauncherPlan
 from pageant.actors.runtime.plans import NodePlan
-from pageant.actors.runtime.topology import ActorSpec, LauncherSpec, NodeSpec, Topology
+from pageant.actors.runtime.topology import Topology
+from pageant.actors.runtime.topology_specs import ActorSpec, LauncherSpec, NodeSpec
 from pageant.actors.runtime.transport.addresses import LOOPBACK
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
@@ -40,9 +41,9 @@ class NodePlans:
         self._devices = tuple(devices)
         # Nodes whose devices an actor has been given.
         self._given: set[str] = set()
-        self._written = _resolve_likes(topology.nodes)
+        self._written = resolve_likes(topology.nodes)
         self._launcher = _launcher(topology.launcher, "launcher")
-        self.root = _root_of(self._written)
+        self.root = root_of(self._written)
         self._taken = {node.device for node in self._written.values() if node.device and ":" in node.device}
         self.plans = {
             name: self._plan(name, node, topology.keys is not None, topology.listen is not None)
@@ -93,6 +94,14 @@ class NodePlans:
         return f"this host has {', '.join(self._devices)}" + (
             f"; {', '.join(taken)} is taken" if taken else ""
         )
+
+    def host_of(self, node: str) -> str:
+        """Return the host of a node, as far as it is known: "" is this one."""
+        plan, written = self.plans.get(node), self._written.get(node)
+        if plan is not None and plan.launcher is not None:
+            return f"launched {node}"  # where, the launcher alone knows
+        host = (written.host if written is not None else None) or ""
+        return "" if host in LOOPBACK else host
 
     def with_launcher(self, plans: Mapping[str, NodePlan]) -> dict[str, NodePlan]:
         """Return the plans with the topology's launcher for nodes that nobody has written."""
@@ -177,11 +186,7 @@ class NodePlans:
         seen: list[tuple[str, str, str, str, frozenset[int]]] = []
         for member, node, device in members:
             cores = frozenset(cores_of(device) or ())
-            written = self._written.get(node)
-            host = (written.host if written is not None else None) or ""
-            host = "" if host in LOOPBACK else host
-            if (plan := self.plans.get(node)) is not None and plan.launcher is not None:
-                host = f"launched {node}"  # where, the launcher alone knows
+            host = self.host_of(node)
             for other, other_node, other_host, other_device, others_cores in seen:
                 if not cores or not others_cores or host != other_host:
                     continue
@@ -235,12 +240,12 @@ def _launcher(spec: str | LauncherSpec | None, place: str) -> LauncherPlan | Non
         return None
     if isinstance(spec, str):
         spec = LauncherSpec(cls=spec)
-    plan = LauncherPlan(spec.cls, msgspec.json.encode(spec.options).decode())
+    plan = LauncherPlan(LAUNCHERS.get(spec.cls, spec.cls), msgspec.json.encode(spec.options).decode())
     plan.make(Joining("", ""), place)
     return plan
 
 
-def _resolve_likes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodeSpec]:
+def resolve_likes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodeSpec]:
     """Return the nodes with the keys of `like` filled in."""
 
     def merged(name: str, trail: tuple[str, ...]) -> dict[str, Any]:
@@ -263,7 +268,7 @@ def _resolve_likes(nodes: Mapping[str, NodeSpec]) -> dict[str, NodeSpec]:
     return {name: NodeSpec(**merged(name, ())) for name in nodes}
 
 
-def _root_of(nodes: Mapping[str, NodeSpec]) -> str:
+def root_of(nodes: Mapping[str, NodeSpec]) -> str:
     """Return the one node that is this process."""
     here = [name for name, node in nodes.items() if not node.process and node.host is None]
     if len(here) > 1:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from pageant.actors.runtime.clock import Clock, MonotonicClock
 from pageant.actors.runtime.devices import local_devices
 from pageant.actors.runtime.version import VERSION
+from pageant.protocol.compatibility import PeerProtocol
 from pageant.protocol.handshake import Welcome
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class Link(Protocol):
 
     def is_linked(self, node: str) -> bool:
         """Tell whether that node has been linked, in any of its lives."""
+
+    def protocol_of(self, node: str) -> PeerProtocol | None:
+        """Return the protocol of a linked node, if it is of another version."""
 
     def forget(self, node: str, incarnation: int) -> bool:
         """Forget a life of a node that is over. False when another life has been linked already."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pageant.actors.runtime.held import Held
 from pageant.actors.runtime.mailbox import Envelope
+from pageant.actors.runtime.reading import Reader
 from pageant.actors.runtime.remote_reply import RemoteReply
 from pageant.actors.runtime.replies import Answer, Items
 from pageant.actors.runtime.tracing import CURRENT
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pageant.actors.runtime.cell import Cell
     from pageant.actors.runtime.node import Node
     from pageant.actors.runtime.platform import Link
+    from pageant.protocol.compatibility import PeerProtocol
 
 
 log = logging.getLogger("pageant.remote")
@@ -78,10 +80,14 @@ class Remote:
         self.last_refusal = ""
         # Nodes whose unreadable envelopes have been logged once.
         self._complained: set[str] = set()
+        self._reader = Reader(node.name, self._codec, self._protocol_of)
 
     def connect(self, link: Link, root: str) -> None:
         """Use `link` to reach other nodes from now on; the supervisor lives on `root`."""
         self._link, self.root = link, root
+
+    def _protocol_of(self, node: str) -> PeerProtocol | None:
+        return self._link.protocol_of(node) if self._link is not None else None
 
     def close(self) -> None:
         """End every conversation."""
@@ -276,7 +282,7 @@ class Remote:
                 raise MalformedEnvelope(f"mode {header.mode.name} is not for an actor")
 
     def _incoming(self, node: str, header: Header, frames: Sequence[Any]) -> None:
-        message = self._codec.decode(header.kind, frames[1], frames[2:])
+        message = self._reader.decode(node, header.kind, frames)
         reply: RemoteReply | None = None
         if header.mode is not Mode.TELL:
             streams = header.mode is Mode.STREAM
@@ -362,7 +368,7 @@ class Remote:
             # The ask was cancelled, or its deadline has passed.
             return
         try:
-            message = self._codec.decode(header.kind, frames[1], frames[2:]) if header.kind else None
+            message = self._reader.decode(node, header.kind, frames) if header.kind else None
         except ProtocolError as error:
             self._cancel(header.correlation, asked.place)
             asked.reply.fail(error)

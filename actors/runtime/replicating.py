@@ -13,7 +13,9 @@ import msgspec
 
 from pageant.actors.runtime.address import index_of, model_of, replica_of, replica_prefix, role_of
 from pageant.actors.runtime.devices import is_cpu
-from pageant.actors.runtime.topology import REPLICA_MARK, ActorSpec, NodeSpec, Topology
+from pageant.actors.runtime.kinds import ReplicaKind, check_alike, kind_at, of_kind
+from pageant.actors.runtime.topology import REPLICA_MARK, Topology
+from pageant.actors.runtime.topology_specs import ActorSpec, NodeSpec
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.roles import OWNED_ROLES
 
@@ -24,7 +26,7 @@ Indexes = Mapping[str, tuple[int, ...]]
 
 def is_replicated(topology: Topology, part: Topology) -> bool:
     """Tell whether the actors of a model are replicas, by the whole topology and the model's part of it."""
-    return part.replicas > 1 or ROUTER in topology.actors
+    return part.replicas > 1 or bool(part.kinds) or ROUTER in topology.actors
 
 
 def indexes_of(topology: Topology, parts: Mapping[str, Topology], present: Indexes | None) -> Indexes:
@@ -55,7 +57,11 @@ def with_nodes(topology: Topology, indexes: Indexes) -> Topology:
 
 
 def replicated(
-    entries: Iterable[tuple[str, ActorSpec]], prefix: str, numbers: Sequence[int], settings: Mapping[str, Any]
+    entries: Iterable[tuple[str, ActorSpec]],
+    prefix: str,
+    numbers: Sequence[int],
+    settings: Mapping[str, Any],
+    kinds: Mapping[str, ReplicaKind],
 ) -> Iterator[tuple[str, ActorSpec]]:
     """Yield the actors of a model by their full names, those that replicas own once for each.
 
@@ -63,14 +69,18 @@ def replicated(
         prefix: of the model.
         numbers: of its replicas; none where its actors have no replica's prefix.
         settings: of the model.
+        kinds: of its replicas, if there are several.
     """
     for name, spec in entries:
         role = name.removeprefix(prefix)
+        if role == "executor":
+            check_alike(kinds, spec, settings)
         if role not in OWNED_ROLES or not numbers:
             yield name, _filled(spec, 0)
             continue
         for number in numbers:
-            yield replica_prefix(prefix, number) + role, _with_device(_filled(spec, number), role, settings)
+            own = of_kind(spec, role, kind_at(kinds, number))
+            yield replica_prefix(prefix, number) + role, _with_device(_filled(own, number), role, settings)
 
 
 def _with_device(spec: ActorSpec, role: str, settings: Mapping[str, Any]) -> ActorSpec:

@@ -304,14 +304,22 @@ class Supervision:
         return actor.plan
 
     def actor_failed(
-        self, name: str, incarnation: int, error: str, traceback: str, now: float, *, permanent: bool = False
+        self,
+        name: str,
+        incarnation: int,
+        error: str,
+        traceback: str,
+        now: float,
+        *,
+        permanent: bool = False,
+        ends_process: bool = False,
     ) -> list[Instruction]:
-        """Decide what follows the death of an actor, or of a group by that of a member; `permanent` is as in
-        `ActorFailed`.
-        """
+        """Decide what follows the death of an actor, or of its group; see `ActorFailed`."""
         actor = self._actors.get(name)
         if actor is None or actor.incarnation != incarnation or not actor.alive:
             return []
+        if ends_process:
+            self._nodes[actor.plan.node].is_ending = True
         # A successor that failed to start is no death of the former actor.
         if actor.former is not None:
             return self.roll_back(name, error)
@@ -319,6 +327,10 @@ class Supervision:
         deaths = self._bonds.members(actor)[0].early_deaths
         give_up: list[Instruction] = [GiveUp(name, deaths, error, traceback)] if actor.final else []
         return [*stops, Publish(), *give_up]
+
+    def actor_stopped(self, name: str, incarnation: int) -> list[Instruction]:
+        """Record that a life which was ordered to end is over: its group may be waiting for that."""
+        return self._start(self._bonds.stopped(name, incarnation))
 
     def is_alive(self, name: str, incarnation: int) -> bool:
         """Tell whether this life of an actor goes on, as far as is known here."""
@@ -329,12 +341,7 @@ class Supervision:
         """Take `deaths` off the early deaths of an actor, or of each of a group, and of its node
         (`DeathsCharged`).
         """
-        named = self._actors.get(name)
-        bound = named.plan.bound if named is not None else ""
-        for actor in self._actors.values():
-            is_bound = bool(bound) and actor.plan.bound == bound
-            if actor is not named and not is_bound and not actor.plan.name.startswith(f"{name}/"):
-                continue
+        for actor in self._bonds.named(name):
             actor.forgive(deaths)
             if (node := self._nodes.get(actor.plan.node)) is not None:
                 node.forgive(deaths)
@@ -387,5 +394,6 @@ class Supervision:
 
     def _start(self, actors: Iterable[ActorLife]) -> list[Instruction]:
         """Begin the next life of actors that are down, each with its group."""
-        begun = self._bonds.rising(actors, lambda node: node in self._nodes and self._nodes[node].up)
+        nodes = self._nodes
+        begun = self._bonds.rising(actors, lambda node: node in nodes and nodes[node].takes_actors)
         return [Start(actor.plan.node, actor.order()) for actor in begun]

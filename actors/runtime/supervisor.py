@@ -33,6 +33,7 @@ from pageant.protocol.supervision import (
     ActorChanged,
     ActorFailed,
     ActorStarted,
+    ActorStopped,
     AmendActor,
     DeathsCharged,
     Directory,
@@ -54,8 +55,10 @@ log = logging.getLogger("pageant.supervisor")
 
 # Delay of standbys after the start, which leaves requests that wait some time.
 STANDBY_AFTER_SECONDS = 0.2
-# Time for processes to end by themselves before they are killed.
-STOP_SECONDS = 5.0
+# Time for processes to end by themselves before they are killed. The whole stop of a topology takes 5 s at most.
+STOP_SECONDS = 4.0
+# Time for an actor to end, after which its group does not wait for it: a node of an older version says nothing.
+ACTOR_STOP_SECONDS_MAX = 20.0
 EVENTS_MAX = 1024
 
 
@@ -214,8 +217,13 @@ class RootSupervisor(ElasticSupervisor):
                 event.traceback,
                 self.clock.now(),
                 permanent=event.permanent,
+                ends_process=event.ends_process,
             )
         )
+
+    @receives
+    async def actor_stopped(self, event: ActorStopped) -> None:
+        await self._carry_out(self.core.actor_stopped(event.name, event.incarnation))
 
     @receives
     def deaths_charged(self, event: DeathsCharged) -> None:
@@ -267,6 +275,7 @@ class RootSupervisor(ElasticSupervisor):
                     self.tell(f"node/{node}", order)
                 case Stop(node, name, life, reason):
                     self.tell(f"node/{node}", StopActor(name=name, incarnation=life, reason=reason))
+                    self.spawn(self._give_up_waiting(name, life))
                 case Dismiss(node):
                     self.tell(f"node/{node}", StopNode(reason=REMOVED))
                     if (process := self._processes.pop(node, None)) is not None:
@@ -284,6 +293,11 @@ class RootSupervisor(ElasticSupervisor):
                 case GiveUp():
                     self._give_up(instruction)
         self._wake.set()
+
+    async def _give_up_waiting(self, name: str, incarnation: int) -> None:
+        """Take a life for over of whose end no word comes."""
+        await asyncio.sleep(ACTOR_STOP_SECONDS_MAX)
+        await self._carry_out(self.core.actor_stopped(name, incarnation))
 
     async def _launch(self, node: str, incarnation: int) -> None:
         assert self._launcher is not None, f"{node} is a process of its own, but nothing launches processes"

@@ -38,8 +38,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from pageant.actors.runtime.address import index_of
+from pageant.actors.runtime.kinds import ReplicaKind, check_kinds
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.placement import Placement
+from pageant.actors.runtime.topology_specs import ActorSpec, LauncherSpec, NodeSpec
 from pageant.actors.runtime.transport.addresses import objection_to
 from pageant.actors.runtime.yaml import load_yaml
 from pageant.protocol.checks import expected
@@ -47,35 +49,6 @@ from pageant.protocol.errors import TopologyError
 
 WireMode = Literal["auto", "always"]
 Transport = Literal["ipc", "tcp"]
-
-
-class LauncherSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A launcher as written: `module:Class`, and the keyword arguments of its constructor."""
-
-    cls: str = msgspec.field(name="class")
-    options: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A node as written. `like` names a node whose other keys it takes over."""
-
-    process: bool = False
-    host: str | None = None
-    device: str | None = None
-    launcher: str | LauncherSpec | None = None
-    like: str | None = None
-
-
-class ActorSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An actor, or a group of `count`, as written."""
-
-    cls: str | None = msgspec.field(name="class", default=None)
-    node: str | None = None
-    nodes: tuple[str, ...] | None = None
-    host: str | None = None
-    device: str | None = None
-    count: int | None = None
-    options: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +66,8 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys: str | None = None
     launcher: str | LauncherSpec | None = None
     replicas: int = 1
+    kinds: dict[str, ReplicaKind] = msgspec.field(default_factory=dict)
+    """Kinds of replicas, whose counts add up to `replicas`; none where all are alike."""
     seed: int = 0
     heartbeat_seconds: float = LeaseTerms.heartbeat
     suspicion_seconds: float = LeaseTerms.suspicion
@@ -108,7 +83,7 @@ REPLICA_MARK = "{replica}"
 REPLICAS_MAX = 64
 S = TypeVar("S", bound=msgspec.Struct)
 
-FORM = set(Topology.__struct_fields__) - {"settings"}
+FORM = set(Topology.__struct_fields__) - {"settings", "kinds"}
 OF_MODELS = {"model", "actors", "replicas"}
 """Keys of the form that each of several models may have."""
 
@@ -134,11 +109,11 @@ def parse(data: Mapping[str, Any]) -> Topology:
     settings = {key: value for key, value in data.items() if key not in FORM}
     for section, spec in (("nodes", NodeSpec), ("actors", ActorSpec)):
         form[section] = _section(form.get(section), section, spec)
-    if isinstance(form.get("replicas"), Mapping):
-        raise TopologyError(
-            "replicas", "found a mapping; expected a number: kinds of replicas are not in this version"
-        )
-    models = _models(form.pop("models", None), settings, form.get("replicas"))
+    written = form.get("replicas")
+    if isinstance(written, Mapping):
+        kinds = check_kinds(_kinds(written))
+        form |= {"kinds": kinds, "replicas": sum(kind.count for kind in kinds.values())}
+    models = _models(form.pop("models", None), settings, written)
     topology = _convert({**form, "settings": settings}, Topology, "")
     topology = msgspec.structs.replace(topology, models=models)
     if models and topology.model is not None:
@@ -208,6 +183,28 @@ def _section(section: Any, name: str, spec: type[S]) -> dict[str, S]:
                 raise TopologyError(f"{place}.{key}", f"no such key; {expected(str(key), known)}")
         entries[entry] = _convert(keys or {}, spec, place)
     return entries
+
+
+def _kinds(section: Mapping[str, Any]) -> dict[str, ReplicaKind]:
+    """Return the kinds of replicas as they are written."""
+    kinds: dict[str, ReplicaKind] = {}
+    for name, keys in section.items():
+        place = f"replicas.{name}"
+        _check_name(name, place)
+        keys = {"count": keys} if isinstance(keys, int) else keys or {}
+        if not isinstance(keys, Mapping):
+            raise TopologyError(place, f"found {_shown(keys)}; expected a mapping, such as {{count: 2}}")
+        for key in keys:
+            if key not in ReplicaKind.__struct_fields__:
+                raise TopologyError(
+                    f"{place}.{key}", f"no such key; {expected(str(key), ReplicaKind.__struct_fields__)}"
+                )
+        try:
+            actors = _section(keys.get("actors"), "actors", ActorSpec)
+        except TopologyError as error:
+            raise error.within(place) from None
+        kinds[name] = _convert({**keys, "actors": actors}, ReplicaKind, place)
+    return kinds
 
 
 def _check_name(name: Any, place: str) -> None:

@@ -28,11 +28,14 @@ _here: set[int] = set()
 
 
 def choose(name: str | None, found: Sequence[Running] | None = None) -> Running:
-    """Return the topology of this host that is meant, and that can be visited.
+    """Return the topology of this host that is meant, and that can be visited; or one elsewhere, by its address.
 
     Raises:
         TopologyError: there is none, there are several, or it is all in one process.
     """
+    if name is not None and "://" in name:
+        nobody = Directory(version=0, nodes=(), actors=())
+        return Running(pid=0, name=name, placement="", started_at=0.0, endpoint=name, directory=nobody)
     some = (
         [one for one in running() if name is None or name in (one.name, str(one.pid))]
         if found is None
@@ -58,11 +61,16 @@ class Visit:
         self.node, self._link = node, link
         self._met = {(node.remote.root, 1)}
 
-    async def look(self) -> Directory:
-        """Return the present directory. Every node in it that answers can be asked from now on."""
+    async def look(self, actor: str | None = None) -> Directory:
+        """Return the present directory. Every node in it that answers can be asked from now on.
+
+        Args:
+            actor: the one that is to be asked; None is any. A node of others may have gone, and not answer for long.
+        """
         directory: Directory = await self.node.ask(SUPERVISOR, GetDirectory(), ASK_SECONDS)
+        homes = {entry.node for entry in directory.actors if actor in (None, entry.name)}
         for entry in directory.nodes:
-            if (entry.name, entry.incarnation) not in self._met:
+            if (entry.name, entry.incarnation) not in self._met and (actor is None or entry.name in homes):
                 await self._meet(entry)
         self.node.update(directory)
         return directory

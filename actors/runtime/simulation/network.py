@@ -284,6 +284,9 @@ class SimulatedLink:
         self._network.trace.delivered(self._network.loop.time(), other.name, self.name, frames)
         self._receiver.receive(other.name, frames)
 
+    def protocol_of(self, node: str) -> None:
+        """Return None: all nodes of a simulation are of one version."""
+
     def is_linked(self, node: str) -> bool:
         return node in self.peers
 

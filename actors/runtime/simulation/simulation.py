@@ -169,12 +169,14 @@ class Simulation:
         report = core.actor_failed
 
         def noted(
-            name: str, incarnation: int, error: str, trace: str, now: float, *, permanent: bool = False
+            name: str, incarnation: int, error: str, trace: str, now: float, **how: bool
         ) -> list[Instruction]:
             allowed = [death for kind in self._deaths if self.struck[kind] for death in self._deaths[kind]]
+            if name not in core.names():  # it began while its replica was removed
+                allowed += ["NoSuchActor", "PeerGone"]
             if not error.startswith(tuple(allowed)):
                 self._crash = Violation(f"{name}#{incarnation} died of {error}\n{trace}")
-            return report(name, incarnation, error, trace, now, permanent=permanent)
+            return report(name, incarnation, error, trace, now, **how)
 
         core.actor_failed = noted  # type: ignore[method-assign,assignment]
 

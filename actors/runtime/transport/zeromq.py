@@ -22,9 +22,11 @@ from pageant.actors.runtime.transport.errors import LinkRefused, NoAnswer, NotYe
 from pageant.actors.runtime.transport.keys import Keys
 from pageant.actors.runtime.transport.router import RouterSocket, shown
 from pageant.protocol.codec import Codec
+from pageant.protocol.compatibility import OwnProtocol, PeerProtocol, own_protocol, summary
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
-from pageant.protocol.errors import ProtocolError
-from pageant.protocol.handshake import Hello, Knock, Rejected, Welcome, fingerprint
+from pageant.protocol.errors import MalformedMessage, ProtocolError
+from pageant.protocol.handshake import Hello, Knock, Rejected, Welcome
+from pageant.protocol.message import Message
 
 log = logging.getLogger("pageant.link")
 
@@ -35,19 +37,24 @@ COMPLAINTS_MAX = 256
 
 @dataclass(frozen=True)
 class _Peer:
-    """A linked node. `endpoint` is where this node connected to it; None when it connected to this node."""
+    """A linked node."""
 
     node: str
     incarnation: int
     endpoint: str | None
+    """Where this node connected to it; None when it connected to this node."""
+    protocol: PeerProtocol | None
+    """Its protocol, where that differs from this node's."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Waiting:
     """A hello that waits for its answer."""
 
     welcome: asyncio.Future[Welcome]
     endpoint: str
+    protocol: PeerProtocol | None = None
+    """The other's protocol, once it has told it."""
 
 
 class ZmqLink:
@@ -59,6 +66,7 @@ class ZmqLink:
         receiver: takes the envelopes of linked nodes.
         version: this build's version, told to others and named in refusals.
         keys: the topology's keys; without them it listens to this host alone.
+        protocol: this node's protocol; without it, that of this build.
 
     Raises:
         LinkRefused: it cannot listen there.
@@ -72,12 +80,14 @@ class ZmqLink:
         receiver: Receiver,
         version: str,
         keys: Keys | None = None,
+        protocol: OwnProtocol | None = None,
     ) -> None:
         self.name, self.incarnation, self.version = name, incarnation, version
         objection = objection_to(endpoint, has_keys=keys is not None)
         if objection is not None:
             raise LinkRefused(objection)
         self._receiver = receiver
+        self._protocol = protocol or own_protocol()
         self._loop = asyncio.get_running_loop()
         self._codec = Codec()
         # The routing id of each linked node.
@@ -124,14 +134,7 @@ class ZmqLink:
         self._router.connect(endpoint, identity)
         welcome: asyncio.Future[Welcome] = self._loop.create_future()
         self._welcomes[identity] = _Waiting(welcome, endpoint)
-        hello = Hello(
-            node=self.name,
-            incarnation=self.incarnation,
-            version=self.version,
-            fingerprint=fingerprint(),
-            endpoint=self.endpoint,
-        )
-        self._send_link(identity, hello)
+        self._send_link(identity, self._hello())
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 return await welcome
@@ -148,6 +151,16 @@ class ZmqLink:
             raise
         finally:
             del self._welcomes[identity]
+
+    def _hello(self, protocol: bytes = b"") -> Hello:
+        return Hello(
+            node=self.name,
+            incarnation=self.incarnation,
+            version=self.version,
+            fingerprint=self._protocol.fingerprint,
+            endpoint=self.endpoint,
+            protocol=protocol,
+        )
 
     def _register(self, identity: bytes, peer: _Peer) -> None:
         former = self._identities.get(peer.node)
@@ -167,23 +180,49 @@ class ZmqLink:
 
     def _meet(self, identity: bytes, header: Header, frames: Sequence[Any]) -> None:
         """Handle a handshake envelope, from any sender."""
-        message = self._codec.decode(header.kind, bytes(frames[1]), frames[2:])
+        message = self._read_handshake(header.kind, bytes(frames[1]), frames[2:])
         waiting = self._welcomes.get(identity)
         if isinstance(message, Knock):
             return
         if isinstance(message, Hello):
             self._answer_hello(identity, message)
-        elif waiting is not None and not waiting.welcome.done() and isinstance(message, Welcome):
-            waiting.welcome.set_result(message)
-            # Now, since what it says next may be here already.
-            self._register(identity, _Peer(message.node, message.incarnation, waiting.endpoint))
-        elif waiting is not None and not waiting.welcome.done() and isinstance(message, Rejected):
-            waiting.welcome.set_exception((NotYet if message.again else LinkRefused)(message.reason))
+        elif waiting is not None and not waiting.welcome.done() and isinstance(message, Welcome | Rejected):
+            self._hear_answer(identity, waiting, message)
         else:
             self._receiver.refuse(shown(identity), f"{header.kind} is no part of the handshake here")
 
+    def _read_handshake(self, kind: str, body: bytes, arrays: Sequence[Any]) -> Message:
+        """Decode a message of the handshake. A later version's may have more fields."""
+        try:
+            return self._codec.decode(kind, body, arrays)
+        except MalformedMessage:
+            return self._codec.decode_known(kind, body, arrays, lambda struct, field, value: None)
+
+    def _hear_answer(self, identity: bytes, waiting: _Waiting, message: Welcome | Rejected) -> None:
+        if isinstance(message, Welcome):
+            waiting.welcome.set_result(message)
+            # Now, since what it says next may be here already.
+            peer = _Peer(message.node, message.incarnation, waiting.endpoint, waiting.protocol)
+            self._register(identity, peer)
+            return
+        reason = message.reason
+        if message.protocol and waiting.protocol is None:
+            waiting.protocol = PeerProtocol(message.version, message.protocol)
+            differences = waiting.protocol.differences(self._protocol)
+            if not differences:
+                self._send_link(identity, self._hello(self._protocol.describe()))
+                return
+            reason = f"{reason}: {summary(differences)}"
+        waiting.welcome.set_exception((NotYet if message.again else LinkRefused)(reason))
+
     def _answer_hello(self, identity: bytes, hello: Hello) -> None:
-        reason = self._objection(identity, hello)
+        protocol: PeerProtocol | None = None
+        if hello.fingerprint != self._protocol.fingerprint:
+            if not hello.protocol:
+                self._tell_protocol(identity, self._mismatch(hello))
+                return
+            protocol = PeerProtocol(hello.version, hello.protocol)
+        reason = self._objection(identity, hello, protocol)
         issued: int | None = 0
         if reason is None and not hello.incarnation and self.issue is not None:
             issued = self.issue(hello.node, not self._may_be_linked(hello.node))
@@ -198,12 +237,12 @@ class ZmqLink:
             self._send_link(identity, Rejected(reason=reason))
             return
         if hello.incarnation:
-            self._register(identity, _Peer(hello.node, hello.incarnation, None))
+            self._register(identity, _Peer(hello.node, hello.incarnation, None, protocol))
         welcome = Welcome(
             node=self.name,
             incarnation=self.incarnation,
             version=self.version,
-            fingerprint=fingerprint(),
+            fingerprint=self._protocol.fingerprint,
             issued=issued,
         )
         self._send_link(identity, welcome)
@@ -215,12 +254,20 @@ class ZmqLink:
         identity = self._identities.get(node)
         return identity is not None and self._send_link(identity, Knock())
 
-    def _objection(self, identity: bytes, hello: Hello) -> str | None:
-        if hello.fingerprint != fingerprint():
-            return (
-                f"protocol mismatch: {hello.node} speaks version {hello.version} ({hello.fingerprint}), "
-                f"{self.name} speaks {self.version} ({fingerprint()})"
-            )
+    def _tell_protocol(self, identity: bytes, reason: str) -> None:
+        """Tell this node's protocol, so that the other can say whether it understands it."""
+        protocol = self._protocol.describe()
+        self._send_link(identity, Rejected(reason=reason, protocol=protocol, version=self.version))
+
+    def _mismatch(self, hello: Hello) -> str:
+        return (
+            f"protocol mismatch: {hello.node} speaks version {hello.version} ({hello.fingerprint}), "
+            f"{self.name} speaks {self.version} ({self._protocol.fingerprint})"
+        )
+
+    def _objection(self, identity: bytes, hello: Hello, protocol: PeerProtocol | None) -> str | None:
+        if protocol is not None and (differences := protocol.differences(self._protocol)):
+            return f"{self._mismatch(hello)}: {summary(differences)}"
         if identity != _identity(hello.node, hello.incarnation):
             return f"{shown(identity)} calls itself {hello.node}#{hello.incarnation}"
         if hello.incarnation < 0 or hello.node == self.name:
@@ -250,6 +297,11 @@ class ZmqLink:
     def is_linked(self, node: str) -> bool:
         """See `Link`."""
         return node in self._identities
+
+    def protocol_of(self, node: str) -> PeerProtocol | None:
+        """See `Link`."""
+        identity = self._identities.get(node)
+        return None if identity is None else self._peers[identity].protocol
 
     def forget(self, node: str, incarnation: int) -> bool:
         """Forget a life of a node that is over: nothing is sent to it any more, and nothing of it is taken."""

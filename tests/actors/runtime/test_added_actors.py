@@ -32,12 +32,12 @@ def resolved(name, cls):
 
 @pytest.fixture(autouse=True)
 def classes_by_name(monkeypatch):
-    from pageant.actors.runtime import resolving
+    from pageant.actors.runtime import entries
 
-    load = resolving.load_actor_class
+    load = entries.load_actor_class
     own = {f"{__name__}:{cls.__name__}": cls for cls in (Plain, Shout)}
     monkeypatch.setattr(
-        resolving, "load_actor_class", lambda name, place: own[name] if name in own else load(name, place)
+        entries, "load_actor_class", lambda name, place: own[name] if name in own else load(name, place)
     )
 
 

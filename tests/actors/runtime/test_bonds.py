@@ -58,7 +58,9 @@ def test_a_death_ends_all_members_counts_once_and_begins_all_under_one_incarnati
     assert not supervision.actor_failed(other, 1, "the group is broken", "", 100.1), (
         "a consequence counts nothing"
     )
-    assert started(supervision.tick(100.2)) == {"executor/0": 2, "executor/1": 2}
+    assert not started(supervision.tick(100.2)), "the other has not ended"
+    assert started(supervision.actor_stopped(other, 1)) == {"executor/0": 2, "executor/1": 2}
+    assert not supervision.actor_stopped(other, 1), "said twice"
     entries = {entry.name: entry for entry in supervision.directory().actors}
     assert (entries["executor/0"].restarts, entries["executor/1"].restarts) == (1, 0)
     assert entries["other"].incarnation == 1, "others live on"
@@ -73,8 +75,49 @@ def test_the_end_of_a_node_ends_the_group_which_begins_again_with_the_node(node:
     assert stopped(supervision.node_exited(node, 1, "killed by signal 9", 100.0)) == {survivor: 1}
     launched = [one for one in supervision.tick(100.0) if isinstance(one, Launch)]
     assert [one.node for one in launched] == [node]
-    begun = started(supervision.node_joined(node, launched[0].incarnation, "", 101.0))
+    if node == "a":
+        assert not started(supervision.node_joined(node, launched[0].incarnation, "", 101.0))
+        begun = started(supervision.actor_stopped(survivor, 1))
+    else:
+        assert not supervision.actor_stopped(survivor, 1), "its node is down"
+        begun = started(supervision.node_joined(node, launched[0].incarnation, "", 101.0))
     assert {name: begun[name] for name in ("executor/0", "executor/1")} == {"executor/0": 2, "executor/1": 2}
+
+
+def test_a_group_whose_member_ends_its_process_waits_for_the_next_one_and_dies_once() -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    all_up(supervision, 1, 1.0)
+    supervision.actor_failed("executor/1", 1, "a step hung", "", 100.0, ends_process=True)
+    assert not started(supervision.actor_stopped("executor/0", 1))
+    assert not started(supervision.tick(100.2)), "its process is as good as gone"
+    assert not stopped(supervision.node_exited("b", 1, "exit code 1", 100.5))
+    launched = [one for one in supervision.tick(100.5) if isinstance(one, Launch)]
+    begun = started(supervision.node_joined("b", launched[0].incarnation, "", 101.0))
+    assert begun == {"executor/0": 2, "executor/1": 2, "other": 2}
+
+
+def test_a_member_that_cannot_be_stopped_ends_its_process_and_the_group_begins_once() -> None:
+    """A thread that loops: the group's next life would fall with the process, and so waits for another."""
+    supervision = core()
+    join(supervision, 0.0)
+    all_up(supervision, 1, 1.0)
+    supervision.actor_failed("executor/0", 1, "a step hung", "", 100.0)
+    assert not started(supervision.tick(101.0))
+    assert not started(supervision.node_exited("b", 1, "exit code 1", 105.0))
+    launched = [one for one in supervision.tick(105.0) if isinstance(one, Launch)]
+    begun = started(supervision.node_joined("b", launched[0].incarnation, "", 106.0))
+    assert begun == {"executor/0": 2, "executor/1": 2, "other": 2}
+    entries = {entry.name: entry for entry in supervision.directory().actors}
+    assert (entries["executor/0"].restarts, entries["executor/1"].restarts) == (1, 0), "one death"
+
+
+def test_a_group_that_is_backing_off_does_not_begin_when_a_member_has_ended() -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    supervision.actor_failed("executor/0", 1, "it broke", "", 1.0)
+    assert not supervision.actor_stopped("executor/1", 1)
+    assert started(supervision.tick(2.0)) == {"executor/0": 2, "executor/1": 2}
 
 
 def test_a_group_that_fell_while_a_node_was_down_waits_for_it() -> None:
@@ -82,7 +125,7 @@ def test_a_group_that_fell_while_a_node_was_down_waits_for_it() -> None:
     join(supervision, 0.0)
     all_up(supervision, 1, 1.0)
     supervision.actor_failed("executor/0", 1, "it broke", "", 100.0)
-    supervision.node_exited("b", 1, "killed", 100.0)
+    supervision.node_exited("b", 1, "killed", 100.0)  # and will never say that the member has ended
     launched = [one for one in supervision.tick(101.0) if isinstance(one, Launch)]
     assert not started(supervision.tick(102.0)), "half a group never begins"
     assert started(supervision.node_joined("b", launched[0].incarnation, "", 103.0)) == {

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 from runtime_players import Fail, Note, Ping, Pong, Slow, Stillborn, Until, Watcher
 
 from pageant.actors.runtime import Actor, receives
-from pageant.actors.runtime import cell as cell_module
 from pageant.actors.runtime.mailbox import Envelope
 from pageant.actors.runtime.node import Node
 from pageant.actors.runtime.replies import Answer
@@ -364,32 +362,3 @@ async def test_an_ask_of_a_stopped_node_fails_at_once(node):
     await node.stop()
     with pytest.raises(PeerGone, match="node here has stopped"):
         await node.ask("x", Ping(), SECONDS)
-
-
-class Offloading(Actor):
-    """Offloads a function that ends when it is let go."""
-
-    def __init__(self, begun: threading.Event, let_go: threading.Event) -> None:
-        super().__init__(self.Options())
-        self._begun, self._let_go = begun, let_go
-
-    async def on_start(self) -> None:
-        self.spawn(self.offload(self._wait))
-
-    def _wait(self) -> None:
-        self._begun.set()
-        self._let_go.wait(SECONDS)
-
-
-@pytest.mark.parametrize("stuck", [True, False])
-async def test_a_function_that_outlives_the_stop_of_its_actor_ends_the_process(node, monkeypatch, stuck):
-    monkeypatch.setattr(cell_module, "END_SECONDS_MAX", 0.05 if stuck else SECONDS)
-    begun, let_go, ended = threading.Event(), threading.Event(), []
-    node.on_unusable = lambda: ended.append(True)
-    cell = await add(node, Offloading(begun, let_go))
-    await asyncio.to_thread(begun.wait)
-    if not stuck:
-        node.loop.call_later(0.02, let_go.set)
-    await cell.stop()
-    assert ended == [True] * stuck
-    let_go.set()

@@ -25,6 +25,13 @@ def test_the_next_replica_has_the_lowest_free_number():
     assert growth.plan("", [])[0] == "replica-0/"
 
 
+def test_a_replica_may_have_a_number_of_its_own():
+    growth = Growth(resolved({"replicas": 2, "placement": "one"}), None)
+    prefix, _, actors = growth.plan("", NAMES, 5)
+    assert prefix == "replica-5/" and actors
+    assert growth.plan("", NAMES, 1) == ("replica-1/", [], [])
+
+
 def test_a_replica_of_one_of_several_models():
     models = {"small": {"model": "m", "replicas": 2}, "large": {"model": "m"}}
     growth = Growth(resolved({"models": models, "placement": "one"}), None)

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from runtime_players import CountTo, Echo, GetLog, Hold, HoldBeside, Note, Ping, Pong, Reverse
 
 from pageant.actors.runtime.node import Node
 from pageant.protocol.arrays import int32
 from pageant.protocol.codec import Codec
+from pageant.protocol.compatibility import PeerProtocol, own_protocol
 from pageant.protocol.envelope import FRAMES_MAX, Header, Mode, decode_header, encode_header
 from pageant.protocol.errors import PageantError, PeerGone, ProtocolError
 from pageant.protocol.supervision import ActorEntry, Directory, NodeEntry
@@ -25,11 +27,15 @@ class MemoryLink:
     def __init__(self, here: Node, there: Node) -> None:
         self.here, self.there = here, there
         self.broken = self.hold = self.unlinked = False
+        self.protocol: PeerProtocol | None = None
         self.held: list[list[Any]] = []
         self.forgotten: list[tuple[str, int]] = []
 
     def is_linked(self, node: str) -> bool:
         return not self.unlinked
+
+    def protocol_of(self, node: str) -> PeerProtocol | None:
+        return self.protocol
 
     def send(self, node: str, frames: Sequence[Any]) -> bool:
         if self.broken or self.unlinked or node != self.there.name:
@@ -317,6 +323,18 @@ async def test_what_does_not_decode_is_refused_and_counted(pair, frames):
 async def test_the_middle_of_a_conversation_that_never_began_is_ignored(pair, mode):
     pair.send_raw(Header(mode, "", "", "", 99, credit=2**60), b"")
     assert (await pair.ask(Ping(value=1))).value == 1
+
+
+async def test_a_field_of_another_version_is_left_out_with_one_warning(pair, caplog):
+    pair.to_a.protocol = PeerProtocol("9.9", own_protocol().describe())
+    body = msgspec.msgpack.encode({"type": "Ping", "value": 7, "later": [1]})
+    for number in (1, 2):
+        pair.send_raw(Header(Mode.ASK, "Ping", "echo", "node/a", number), body)
+    assert pair.b.remote.refused == 0
+    told = [record.getMessage() for record in caplog.records if "leaves out" in record.getMessage()]
+    assert told == [
+        "b leaves out Ping.later, which node a of version 9.9 sends and this version does not know"
+    ]
 
 
 async def test_an_ask_that_does_not_decode_is_answered_with_why(pair):

@@ -123,7 +123,7 @@ def test_one_more_replica_changes_nothing_of_those_that_are_there():
         ({"replicas": 65}, "replicas", "found 65; expected 1 to 64"),
         ({"replicas": "two"}, "replicas", "Expected `int`, got `str`"),
         ({"replicas": 2.5}, "replicas", "Expected `int`, got `float`"),
-        ({"replicas": {"prefill": {"count": 1}}}, "replicas", "kinds of replicas are not in this version"),
+        ({"replicas": {"prefill": {"count": 1}}}, "replicas", "found only kinds of role prefill"),
         ({"models": {"replica-0": {"model": "m"}}}, "models.replica-0", "replicas are called so"),
         ({"models": {"a": {"model": "m", "replicas": 0}}}, "models.a.replicas", "found 0"),
         (
