@@ -9,10 +9,14 @@ from typing import Any
 import msgspec
 
 from pageant.actors.client.adapters import check_adapters, check_names
+from pageant.actors.client.audio import SEQUENCES, audio_inputs, takes_audio
+from pageant.actors.client.images import image_inputs, takes_images
 from pageant.actors.client.tokenizers import revision_of, tokenizer_settings
 from pageant.actors.frontend.prompts import MAX_LOGPROBS
+from pageant.actors.runtime.kinds import has_prefill
 from pageant.actors.runtime.replicating import ROUTER, is_replicated
 from pageant.actors.runtime.resolving import Cast
+from pageant.actors.runtime.stores import STORE
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.overriding import override_config
@@ -29,6 +33,7 @@ FRONTEND = "frontend"
 HTTP = "http"
 DRAFTER = "drafter"
 OBSERVER = "observer"
+ENCODER = "encoder"
 PURPOSE = ("runner", "convert", "pooler_config")
 """Settings that say what a checkpoint is served for; they become keys of its configuration."""
 LIFECYCLE = "lifecycle"
@@ -41,9 +46,14 @@ def _called_for(topology: Topology) -> Iterator[str]:
     speculation = topology.settings.get("speculation")
     if isinstance(speculation, Mapping) and speculation.get("method") not in DEVICE_METHODS:
         yield DRAFTER
+    if takes_images(topology) or takes_audio(topology):
+        yield ENCODER
     yield LIFECYCLE
-    if any(part.replicas > 1 for part in (topology, *topology.models.values())):
+    parts = (topology, *topology.models.values())
+    if any(part.replicas > 1 for part in parts):
         yield ROUTER
+    if topology.settings.get("store_memory") or any(has_prefill(part.kinds.values()) for part in parts):
+        yield STORE
     if HTTP in topology.actors or any(map(topology.settings.get, ("otlp_traces_endpoint", "vllm_metrics"))):
         yield OBSERVER
 
@@ -59,31 +69,46 @@ DEFAULT_CAST = Cast(
         "grammar": "pageant.actors.grammar.actor:Grammar",
         FRONTEND: "pageant.actors.frontend.frontend:Frontend",
     },
-    groups=frozenset({"executor"}),
+    groups=frozenset({"executor", ENCODER}),
     # They live with their callers, or ask the supervisor.
     root_actors=frozenset({FRONTEND, OBSERVER, LIFECYCLE}),
     # Only a tokenizer's work can be shared out; more executors need tensors that cross between them.
     single=frozenset(
         {"executor", "detokenizer", "scheduler", "blocks", "grammar", FRONTEND, OBSERVER, LIFECYCLE, ROUTER}
     ),
-    shared=frozenset({FRONTEND, HTTP, OBSERVER, LIFECYCLE, ROUTER}),
+    shared=frozenset({FRONTEND, HTTP, OBSERVER, LIFECYCLE, ROUTER, STORE}),
     extra_settings=frozenset(
         {
             *("served_model_name", "max_logprobs", "generation_config", "override_generation_config"),
             *("revision", "tokenizer_revision", "start_asleep", "hf_overrides", "hf_config_path"),
-            *("enable_prompt_embeds", *PURPOSE),
+            *("enable_prompt_embeds", "limit_mm_per_prompt", "allowed_media_domains", *PURPOSE),
         }
     ),
     optional={
         HTTP: "pageant.actors.http.server:HttpServer",
+        ENCODER: "pageant.actors.encoder.actor:Encoder",
         DRAFTER: "pageant.actors.drafter.actor:DrafterActor",
         OBSERVER: "pageant.actors.observer.actor:Observer",
         LIFECYCLE: "pageant.actors.lifecycle.actor:Lifecycle",
         ROUTER: "pageant.actors.router.actor:Router",
+        STORE: "pageant.actors.store.actor:Store",
     },
     called_for=_called_for,
     needs={"speculation": "scheduler", "adapters": "executor"},
 )
+
+
+def _check_handover(topology: Topology) -> None:
+    """Refuse a router that is to hand requests over where no replicas are for that."""
+    entry = topology.actors.get(ROUTER)
+    found = None if entry is None else entry.options.get("handover", topology.settings.get("handover"))
+    parts = (topology, *topology.models.values())
+    if found == "always" and not any(has_prefill(part.kinds.values()) for part in parts):
+        raise TopologyError(
+            f"actors.{ROUTER}.options.handover",
+            "found always, but no replicas of role prefill with others of role decode; expected kinds of replicas, "
+            "such as replicas: {prefill: {count: 1}, decode: {count: 2}}",
+        )
 
 
 def model_settings(topology: Topology) -> dict[str, Any]:
@@ -96,6 +121,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     if not topology.model:
         raise TopologyError("model", "no model is named; expected a checkpoint's folder or a hub id")
     served_names(topology)
+    _check_handover(topology)
     if topology.settings.get("disk_space") and topology.settings.get("disk_path") is None:
         raise TopologyError("disk_space", "there is no disk_path; expected a folder on the executor's host")
     path = _configured(resolve(topology.model, revision_of(topology.settings)), topology.settings)
@@ -104,6 +130,7 @@ def model_settings(topology: Topology) -> dict[str, Any]:
     checkpoint.refuse_quantization(quantization)
     checkpoint.check()
     checkpoint.refuse_head_quantization(topology.settings.get("head_quantization"))
+    images, audio = image_inputs(topology, checkpoint), audio_inputs(topology, checkpoint)
     _check_shares(topology, checkpoint)
     tokenizer = tokenizer_settings(topology.settings, path)
     spec, pooled = checkpoint.spec(), _pooled(checkpoint, tokenizer)
@@ -117,6 +144,9 @@ def model_settings(topology: Topology) -> dict[str, Any]:
         "vocab_size": spec.vocab_size,
         "eos_token_ids": checkpoint.eos_token_ids,
         "embeds_size": _embeds_size(topology, checkpoint),
+        "images": images,
+        "audio": audio,
+        **({} if audio is None else {"max_num_seqs": SEQUENCES}),
         "generates": checkpoint.purpose.generates,
         "pooled": pooled,
         **tokenizer,
@@ -306,6 +336,8 @@ def _served(
         embeds_size=settings["embeds_size"],
         generates=settings["generates"],
         pooled=settings["pooled"],
+        images=settings["images"],
+        audio=settings["audio"],
         is_replicated=is_replicated,
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from pageant.actors.client.tokenizers import template_text
+from pageant.actors.frontend.given_images import read_image
 from pageant.actors.frontend.prompts import check_text
 from pageant.actors.http.chat.conversation import TEMPLATES, ConversationRules, tokenize_chat
 from pageant.actors.http.chat.turns import Turn
@@ -78,6 +79,7 @@ def _turn(message: object, place: str) -> Turn:
     if not isinstance(message, Mapping):
         raise BadRequest(f"{place} is a {type(message).__name__}; expected a mapping", "messages")
     known = {key: one for key, one in message.items() if key in Turn.__struct_fields__}
+    known = {**known, "content": with_images(known.get("content"), place)} if "content" in known else known
     for key in message.keys() - known.keys():
         log.warning("%s.%.80s has no effect", place, key)
     try:
@@ -88,6 +90,27 @@ def _turn(message: object, place: str) -> Turn:
     if turn.text(place) is None and not turn.tool_calls and turn.thoughts() is None:
         raise BadRequest(f"{place}.content is None; expected a text", "messages")
     return turn
+
+
+_HELD_AS = ("image", "image_pil")
+
+
+def with_images(content: Any, place: str) -> Any:
+    """Return a message's content with images of Pillow's and arrays read, which messages cannot hold as they are."""
+    if not isinstance(content, list | tuple):
+        return content
+    found = []
+    for index, part in enumerate(content):
+        held = next(
+            (key for key in _HELD_AS if isinstance(part, Mapping) and part.get(key) is not None), None
+        )
+        if held is not None and part.get("type", held) in _HELD_AS:
+            part = {
+                "type": "image",
+                "image": read_image(part[held], f"{place}.content[{index}].{held}", "messages"),
+            }
+        found.append(part)
+    return found
 
 
 def _template(given: Any) -> str | None:

@@ -19,9 +19,16 @@ from pageant.actors.client.loop_sinks import LoopHub, LoopSink
 from pageant.actors.client.lora import LoRARequest
 from pageant.actors.client.operating import AsyncOperations
 from pageant.actors.client.outputs import Completion, RequestOutput
+from pageant.actors.client.pooling import AsyncPoolingMethods
 from pageant.actors.client.sampling_params import AnySamplingParams, SamplingParams, frozen
 from pageant.actors.client.session import SWAP_SECONDS, OnProgress
 from pageant.actors.client.settings import EngineSettings, TopologyLike, session_of
+from pageant.actors.client.transcribing import (
+    advance,
+    begin_transcription,
+    end_transcription,
+    transcription_settings,
+)
 from pageant.actors.frontend.beam_search import BeamSearch, BeamSearchOutput
 from pageant.actors.frontend.prompts import (
     Conversation,
@@ -33,6 +40,7 @@ from pageant.actors.frontend.prompts import (
     check_settings,
 )
 from pageant.actors.frontend.requests import Opening
+from pageant.actors.frontend.transcription import Transcription, TranscriptionOutput
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol import sampling
 from pageant.protocol.allocation import PoolStatistics
@@ -43,7 +51,7 @@ from pageant.protocol.scheduling import SchedulerStatistics
 from pageant.protocol.supervision import NodeStatistics
 
 
-class Engine(AsyncOperations):
+class Engine(AsyncPoolingMethods, AsyncOperations):
     """A model, served by a topology of actors in the background.
 
         async with pageant.Engine("path-or-hub-id") as engine:
@@ -188,6 +196,17 @@ class Engine(AsyncOperations):
             search.advance([next_place(output) for output in await asyncio.gather(*requests)])
         found: BeamSearchOutput = await self._in_thread(session.end_search, search)
         return found
+
+    async def transcribe(self, audio: Any, **given: Any) -> TranscriptionOutput:
+        """Write down what is said in a sound; see `LLM.transcribe`."""
+        session, (settings, rest) = self._session, transcription_settings(given)
+        own = check_settings(rest, session.limits.adapters)
+        found: Transcription = await self._in_thread(begin_transcription, session, audio, settings)
+        while not found.done:
+            name = session.next_request_id()
+            advance(found, await _last(self._stream(found.prompt(), found.params(), name, own)))
+        text: TranscriptionOutput = await self._in_thread(end_transcription, session, found)
+        return text
 
     def _run(self, prompt: Any, own: Asked, request_id: str | None) -> AsyncIterator[RequestOutput]:
         if request_id is not None:

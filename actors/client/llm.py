@@ -29,6 +29,7 @@ from pageant.actors.client.progress import LoadProgress
 from pageant.actors.client.sampling_params import AnySamplingParams, SamplingParams
 from pageant.actors.client.session import SWAP_SECONDS
 from pageant.actors.client.settings import EngineSettings, TopologyLike, session_of
+from pageant.actors.client.transcribing import TranscribingMethods
 from pageant.actors.client.vllm_names.engine_args import as_settings
 from pageant.actors.client.vllm_names.methods import LLM as LLM_MEMBERS
 from pageant.actors.frontend.beam_search import BeamSearchOutput
@@ -49,7 +50,7 @@ from pageant.protocol.supervision import NodeStatistics
 ParamsOfMany = AnySamplingParams | Sequence[AnySamplingParams] | None
 
 
-class LLM(Members, PoolingMethods, SyncOperations):
+class LLM(Members, PoolingMethods, TranscribingMethods, SyncOperations):
     """A model, ready to generate when constructed.
 
         with pageant.LLM("path") as llm:

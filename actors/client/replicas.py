@@ -31,8 +31,8 @@ class _Asked:
     def ls(self) -> Future[Replicas]:
         return self._ask(GetReplicas(model=self._session.replica))
 
-    def add(self) -> Future[Replicas]:
-        return self._ask(AddReplica(model=self._session.replica))
+    def add(self, name: str) -> Future[Replicas]:
+        return self._ask(AddReplica(model=self._session.replica, name=str(name)))
 
     def drain(self, name: str, patience: float, force: bool) -> Future[Replicas]:
         model = self._session.replica
@@ -55,13 +55,16 @@ class AsyncReplicas:
         """Return the replicas, by number."""
         return [*(await asyncio.wrap_future(self._asked.ls())).replicas]
 
-    async def add(self) -> str:
+    async def add(self, name: str = "") -> str:
         """Start another replica. Returns its name when it takes requests.
+
+        Args:
+            name: such as `replica-1`, which may be there already; without one it has the lowest number that is free.
 
         Raises:
             RemoteError: the topology has no room for another, or the replica cannot start.
         """
-        return (await asyncio.wrap_future(self._asked.add())).name
+        return (await asyncio.wrap_future(self._asked.add(name))).name
 
     async def drain(self, name: str, patience: float = PATIENCE, *, force: bool = False) -> None:
         """Give a replica no new requests, and remove it when it has none. No request is lost.
@@ -91,9 +94,9 @@ class SyncReplicas:
         """See `AsyncReplicas.ls`."""
         return [*self._asked.ls().result().replicas]
 
-    def add(self) -> str:
+    def add(self, name: str = "") -> str:
         """See `AsyncReplicas.add`."""
-        return self._asked.add().result().name
+        return self._asked.add(name).result().name
 
     def drain(self, name: str, patience: float = PATIENCE, *, force: bool = False) -> None:
         """See `AsyncReplicas.drain`."""

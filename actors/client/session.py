@@ -29,7 +29,10 @@ from pageant.actors.client.sums import added_pools, added_schedulers
 from pageant.actors.frontend.beam_search import BeamSearch, BeamSearchOutput
 from pageant.actors.frontend.embeds import EmbeddedPrompt
 from pageant.actors.frontend.frontend import Frontend
+from pageant.actors.frontend.given_audio import PromptWithAudio
+from pageant.actors.frontend.images import PromptWithImages
 from pageant.actors.frontend.limits import limits_of
+from pageant.actors.frontend.preparing import Prompt
 from pageant.actors.frontend.prompts import Limits, check_length, check_vocabulary
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.frontend.trials import DEATHS_SUSPECT
@@ -65,6 +68,13 @@ SWAP_SECONDS = 300.0  # an executor loads its weights in that time
 ANSWER_SECONDS = 5.0  # beside the time that was given
 OPENED_AT_ONCE = 32  # requests
 OnProgress = Callable[[Progress], None]
+
+
+_NOT_SEARCHED: dict[type, str] = {
+    EmbeddedPrompt: "prompt_embeds is given",
+    PromptWithImages: "the prompt has images",
+    PromptWithAudio: "the prompt has a sound",
+}
 
 
 class Session:
@@ -333,18 +343,12 @@ class Session:
         check_length(len(answer.token_ids), self.limits.max_model_len)
         return answer.token_ids
 
-    def begin_search(
-        self, prompt: Tokenize | npt.NDArray[np.int32] | EmbeddedPrompt, params: BeamSearchParams
-    ) -> BeamSearch:
-        """Return a beam search from a checked prompt; token ids are int32 [tokens].
-
-        Raises:
-            BadRequest: the prompt consists of embeddings.
-        """
-        if isinstance(prompt, EmbeddedPrompt):
-            raise BadRequest(
-                "prompt_embeds is given; expected a text or token ids: beams are of tokens", "prompt"
-            )
+    def begin_search(self, prompt: Prompt, params: BeamSearchParams) -> BeamSearch:
+        """Return a beam search from a checked prompt; raises `BadRequest` where it is more than tokens."""
+        for kind, what in _NOT_SEARCHED.items():
+            if isinstance(prompt, kind):
+                raise BadRequest(f"{what}; expected a text or token ids: beams are of tokens", "prompt")
+        assert isinstance(prompt, Tokenize | np.ndarray), "others were refused"
         prompt_ids, ends = self.tokenize(prompt), self._end_tokens
         return BeamSearch(prompt_ids, params.settings(), ends, self.limits.max_model_len)
 

@@ -41,6 +41,10 @@ class EngineSettings(TypedDict, total=False):
     tokenizer_revision: str | None
     skip_tokenizer_init: bool | None
     enable_prompt_embeds: bool | None
+    allowed_media_domains: Sequence[str] | None
+    limit_mm_per_prompt: Mapping[str, Any] | None
+    image_cache_memory: str | int | None
+    encoder_threads: int | None
     chat_template: str | Path | None
     generation_config: Literal["auto", "none"] | None
     override_generation_config: Mapping[str, Any] | None
@@ -67,6 +71,7 @@ class EngineSettings(TypedDict, total=False):
     kv_cache_memory: str | int | None
     host_memory: str | int | None
     disk_space: str | int | None
+    store_memory: str | int | None
     disk_path: str | None
     gpu_memory_utilization: float | None
     num_blocks: int | None

@@ -215,12 +215,14 @@ class Detokenizer(Actor):
             self._deliver(serial, entry, "", [] if known else tokens, finished)
             return None
         # The token that ended the request has no visible text.
+        # One that goes on elsewhere ends nothing: what is held back comes there.
+        is_last = finished is not None and finished.cause != "moved"
         ended_by_token = finished is not None and finished.reason == "stop"
         is_silent = ended_by_token and not entry.request.include_stop_str_in_output
         delta = self._detokenization.push(serial, tokens[:-1] if is_silent else tokens)
         text, stop = delta.text, delta.stop
         if stop is None:
-            if finished is not None:
+            if is_last:
                 text += self._detokenization.finish(serial).text
         else:
             if not known:
@@ -257,7 +259,7 @@ class Detokenizer(Actor):
     ) -> None:
         request, text_start, token_start = entry.request, entry.num_characters, entry.num_tokens
         if request.detokenize:
-            text = self.rewrite(request, text, finished is not None)
+            text = self.rewrite(request, text, finished is not None and finished.cause != "moved")
         versions, sent = entry.facts.weight_versions, entry.versions_sent
         entry.versions_sent = versions
         self._deliveries[request.frontend].add(

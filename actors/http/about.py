@@ -11,6 +11,8 @@ from litestar import Request, Response, get
 
 from pageant.actors.http.docs_page import docs_page
 from pageant.actors.http.openapi import describe, document
+from pageant.actors.http.page.asking import wants_page
+from pageant.actors.http.page.files import PageFile
 from pageant.actors.http.service import Service
 from pageant.actors.http.streams import encode
 from pageant.actors.runtime.address import replica_of
@@ -111,14 +113,19 @@ def server_info(service: Service, seen: Observation) -> ServerInfo:
     )
 
 
-def routes(service: Service, observe: Callable[[], Awaitable[Observation]]) -> list[Any]:
-    """The routes of this family."""
+def routes(
+    service: Service, observe: Callable[[], Awaitable[Observation]], page: PageFile | None
+) -> list[Any]:
+    """Return the routes of this family; `page` is for browsers, at `/`."""
 
     @get("/", opt=describe(answer=Index))
-    async def index(request: Request[Any, Any, Any]) -> Index:
-        """List the models and routes of this server."""
+    async def index(request: Request[Any, Any, Any]) -> Response[Any]:
+        """List the models and routes of this server; for a browser, return its web page."""
+        if page is not None and wants_page(request):
+            return page.respond(request.headers.get("if-none-match", ""), vary="accept")
         paths = sorted({route.path_format for route in request.app.routes})
-        return Index(name="Pageant", version=VERSION, models=list(service.models), routes=paths)
+        told = Index(name="Pageant", version=VERSION, models=list(service.models), routes=paths)
+        return Response(encode(told), headers={"vary": "accept"}, media_type="application/json")
 
     @get("/version", opt=describe(answer=Version))
     async def version() -> Version:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 from litestar import Litestar, Request, Response
 from litestar.config.cors import CORSConfig
 from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers
 from litestar.enums import ScopeType
 from litestar.exceptions import (
     ClientException,
@@ -26,10 +28,12 @@ from pageant.actors.http.errors import (
     nobody_there,
     respond,
 )
+from pageant.actors.http.page.asking import wants_page
 from pageant.actors.http.tenants import Keys, came_from
 from pageant.actors.http.unserved import not_served
 
 OPEN_PATHS = {"/health", "/ready", "/ping"}  # without a key
+BASIC = 'Basic realm="Pageant: any name, and an API key as the password", charset="UTF-8"'
 _JSON = re.compile(r"application/([\w.-]+\+)?json\b", re.IGNORECASE)
 
 # Asynchronous: others are called in a thread, once for each request.
@@ -97,10 +101,14 @@ def _is_foreign(connection: ASGIConnection[Any, Any, Any, Any], allowed: Sequenc
 
 def _content_guard(allowed: Sequence[str]) -> Guard:
     """Refuse what a browser lets any web page send without asking the server first: bodies of other types than JSON,
-    and those of no type. Who is no browser may leave the type out."""
+    and those of no type. Who is no browser may leave the type out, and send forms where they are taken."""
 
-    async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
+    async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         if connection.scope["type"] != ScopeType.HTTP or connection.scope["method"] != "POST":
+            return
+        if handler.opt.get("form"):
+            if _is_foreign(connection, allowed):
+                raise ClientException("pages of this origin may not send forms", status_code=415)
             return
         kind = connection.headers.get("content-type", "")
         if kind and not _JSON.match(kind):
@@ -113,16 +121,30 @@ def _content_guard(allowed: Sequence[str]) -> Guard:
     return guard
 
 
+def _key(headers: Headers) -> str:
+    """Return the key of a request: a bearer's, the password of any user, or that of Anthropic's clients; "" if none."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(given.strip(), validate=True).decode().partition(":")[2]
+        except ValueError:  # no base64, or no UTF-8
+            return ""
+    given = headers.get("authorization", "").removeprefix("Bearer ")
+    return (given or headers.get("x-api-key", "")).strip()
+
+
 def _key_guard(keys: Keys) -> Guard:
     """Refuse requests without one of the keys, and note whose key it is."""
 
     async def guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         if not keys or connection.url.path in OPEN_PATHS:
             return
-        given = connection.headers.get("authorization", "").removeprefix("Bearer ")
-        found = keys.find((given or connection.headers.get("x-api-key", "")).strip())
+        found = keys.find(_key(connection.headers))
         if found is None:
-            raise NotAuthorizedException("no valid API key was given; expected 'Authorization: Bearer KEY'")
+            # A browser asks its user for a name and a password, and sends the latter with all that its page asks for.
+            headers = {"www-authenticate": BASIC} if wants_page(connection) else None
+            reason = "no valid API key was given; expected 'Authorization: Bearer KEY'"
+            raise NotAuthorizedException(reason, headers=headers)
         came_from(found)
 
     return guard

@@ -156,7 +156,7 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Error
     status, body = status_and_body(error)
     _log(f"{request.method} {request.url.path!r:.200}", status, error)
     headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
-    if isinstance(error, HTTPException) and status == 405:
+    if isinstance(error, HTTPException) and status in (401, 405):
         headers |= error.headers or {}
     shape = ErrorBody(error=body)
     if request.url.path.startswith(ANTHROPIC_PATH):

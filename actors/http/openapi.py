@@ -13,6 +13,8 @@ from pageant.actors.http.errors import ErrorBody
 from pageant.actors.runtime.version import VERSION
 
 _REFERENCE = "#/components/schemas/{name}"
+FORM = "multipart/form-data"
+_EVENTS = "text/event-stream"
 _EVENT = {
     "type": "object",
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
@@ -27,12 +29,14 @@ def describe(
     *,
     streams: bool = False,
     media: str = "application/json",
+    form: bool = False,
     query: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the `opt` of a handler: its input and output. `query` has the parameters of its query, each with a
-    schema.
+    schema; `form` is a request whose body is a form.
     """
-    return {"request": request, "answer": answer, "streams": streams, "media": media, "query": query}
+    found = {"request": request, "answer": answer, "streams": streams, "media": media, "query": query}
+    return {**found, "form": form}
 
 
 def document(app: Litestar) -> dict[str, Any]:
@@ -85,8 +89,8 @@ def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> d
     good: dict[str, Any] = {"description": "It was done."}
     if opt["answer"] is not None or opt["media"] != "application/json":
         good["content"] = {opt["media"]: {"schema": _schema(opt["answer"], known)}}
-    if opt["streams"]:
-        good["content"]["text/event-stream"] = {"schema": _EVENT}
+    if opt["streams"] or opt["media"] == _EVENTS:
+        good["content"][_EVENTS] = {"schema": _EVENT}
     error = {"description": "Why not.", "content": {"application/json": {"schema": known[ErrorBody]}}}
     operation: dict[str, Any] = {
         "summary": said.partition("\n")[0],
@@ -101,6 +105,7 @@ def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> d
     if parameters:
         operation["parameters"] = parameters
     if opt["request"] is not None:
-        body = {"application/json": {"schema": _schema(opt["request"], known)}}
+        kind = FORM if opt["form"] else "application/json"
+        body = {kind: {"schema": _schema(opt["request"], known)}}
         operation["requestBody"] = {"required": True, "content": body}
     return operation

@@ -23,6 +23,7 @@ from pageant.protocol.replicas import (
 PATIENCE = "30"
 _MODEL = {"name": "model", "schema": {"type": "string"}}
 _NAME = {"name": "name", "required": True, "schema": {"type": "string"}}
+_OPTIONAL_NAME = {"name": "name", "schema": {"type": "string"}}
 _FORCE = {"name": "force", "schema": {"type": "boolean"}}
 _PATIENCE = {"name": "patience", "schema": {"type": "number"}}
 
@@ -43,11 +44,13 @@ def routes(operators: Operators) -> list[Any]:
         operators.check()
         return _list(await operators.ask(GetReplicas(model=_model(operators, request)), DRAIN_SECONDS))
 
-    @post("/replicas/add", status_code=200, opt=describe(answer=ReplicaList, query=(_MODEL,)))
+    @post("/replicas/add", status_code=200, opt=describe(answer=ReplicaList, query=(_MODEL, _OPTIONAL_NAME)))
     async def add(request: Http) -> ReplicaList:
         """Start another replica; answered when it takes requests."""
         operators.check()
-        return _list(await operators.ask(AddReplica(model=_model(operators, request)), DRAIN_SECONDS))
+        name = request.query_params.get("name", "")
+        order = AddReplica(model=_model(operators, request), name=name)
+        return _list(await operators.ask(order, DRAIN_SECONDS))
 
     @post(
         "/replicas/drain",

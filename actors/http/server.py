@@ -17,6 +17,7 @@ from pageant.actors.frontend.loading import LIFECYCLE
 from pageant.actors.frontend.peers import Peers
 from pageant.actors.http import (
     about,
+    killing,
     listening,
     operating,
     replicas,
@@ -26,6 +27,7 @@ from pageant.actors.http.anthropic import messages
 from pageant.actors.http.app import make_app
 from pageant.actors.http.chat.conversation import VOLATILE_LINES, ConversationRules, check_lines
 from pageant.actors.http.defaults import RequestDefaults
+from pageant.actors.http.fetching import check_domains
 from pageant.actors.http.health import Health
 from pageant.actors.http.openai import (
     adapters,
@@ -37,8 +39,12 @@ from pageant.actors.http.openai import (
     models,
     responses,
     tokens,
+    transcriptions,
 )
 from pageant.actors.http.openai.response_store import ResponseStore
+from pageant.actors.http.page.feed import StatisticsFeed
+from pageant.actors.http.page.files import INDEX, page_files
+from pageant.actors.http.page.routes import file_routes, stream_routes
 from pageant.actors.http.pooling import embeddings, scores
 from pageant.actors.http.served import Served
 from pageant.actors.http.service import Service
@@ -48,9 +54,9 @@ from pageant.actors.http.tenants import CacheScope, Caller, Keys
 from pageant.actors.parsers.formats import (
     AUTO,
     REASONING_MARKS,
-    TOOL_FORMATS,
     check_names,
     formats_of,
+    tool_formats,
 )
 from pageant.actors.parsers.names import REASONING_PARSERS, TOOL_PARSERS
 from pageant.actors.runtime import receives
@@ -75,7 +81,7 @@ from pageant.protocol.message import Request
 from pageant.protocol.replicas import AddReplica, DrainReplica, RemoveReplica
 from pageant.protocol.serving import OutputBatch
 from pageant.protocol.statistics import GetMetricsPage, GetObservation, Observation
-from pageant.protocol.supervision import ActorChanged, ActorUp
+from pageant.protocol.supervision import ActorChanged, ActorUp, Directory, GetDirectory
 
 log = logging.getLogger("pageant.http")
 
@@ -83,7 +89,7 @@ STATISTICS_SECONDS = 5.0
 OPEN_SHOWN_MAX = 100
 FAMILIES = (
     *(completions, chat, chat_batch, chat_socket, invocations, models, tokens, messages),
-    *(embeddings, scores),
+    *(embeddings, scores, transcriptions),
 )
 
 
@@ -102,10 +108,13 @@ class HttpServer(Frontend):
             cache_scope: who shares cached prefixes: `all`, or each `tenant` apart, since times tell what others asked.
                 None is `tenant` where there are several keys.
             allowed_origins: web pages of these origins may call (`*` is all); without any, none may.
+            allowed_media_domains: images of requests are fetched from these; without any, none are.
             ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs: serve over TLS with these.
             tool_call_parser: how models write calls of tools: auto (by their chat templates), none, or one of
-                `parsers.formats.TOOL_FORMATS`, or vLLM's name of it; or these by the models' names.
+                `parsers.formats.TOOL_FORMATS` or a plugin, or vLLM's name of it; or these by the models' names.
             reasoning_parser: likewise, how they mark what they think: auto, none, or one of `REASONING_MARKS` there.
+            page: serve the web page at `/`.
+            demo: let operators kill actors' processes from the web page, as `admin_routes` does.
             admin_routes: serve the routes for operators, such as `/pause`.
             runtime_adapters: let callers load and unload adapters. Where there are keys, an adapter is there for the
                 key that loaded it, and for operators.
@@ -132,12 +141,15 @@ class HttpServer(Frontend):
         operator_keys: tuple[str, ...] = ()
         cache_scope: CacheScope | None = None
         allowed_origins: tuple[str, ...] = ()
+        allowed_media_domains: tuple[str, ...] = ()
         ssl_certfile: str | None = None
         ssl_keyfile: str | None = None
         ssl_keyfile_password: str | None = None
         ssl_ca_certs: str | None = None
         tool_call_parser: str | dict[str, str] = AUTO
         reasoning_parser: str | dict[str, str] = AUTO
+        page: bool = True
+        demo: bool = False
         admin_routes: bool = False
         runtime_adapters: bool = False
         volatile_prompt_lines: tuple[str, ...] = VOLATILE_LINES
@@ -163,10 +175,11 @@ class HttpServer(Frontend):
             for name in ("health_seconds", "keep_alive_seconds", "stall_seconds"):
                 if not 0 < getattr(self, name) < 1e6:
                     raise ValueError(f"{name} is {getattr(self, name)}; expected a number above 0")
-            check_names("tool_call_parser", self.tool_call_parser, TOOL_FORMATS, TOOL_PARSERS)
+            check_names("tool_call_parser", self.tool_call_parser, tool_formats(), TOOL_PARSERS)
             marks = (REASONING_MARKS, REASONING_PARSERS)
             check_names("reasoning_parser", self.reasoning_parser, *marks)
             check_lines(self.volatile_prompt_lines)
+            check_domains(self.allowed_media_domains)
             for name in ("api_keys", "operator_keys"):
                 if not all(key.isascii() and key for key in getattr(self, name)):
                     raise ValueError(f"{name} has an empty key, or one that is not ASCII")
@@ -198,10 +211,12 @@ class HttpServer(Frontend):
                 options.trust_request_chat_template,
                 options.default_chat_template_kwargs,
             ),
+            media_domains=options.allowed_media_domains,
             defaults=RequestDefaults(options.enable_force_include_usage, options.return_tokens_as_token_ids),
         )
         self._health = Health(self.service, lambda replica: self._peers[replica].is_at_rest)
         self._responses, self._siblings = ResponseStore(), Siblings(self)
+        self._feed = StatisticsFeed(self._observe, self.clock.now)
         self.spawn(pacemaker.run())
         await self._listen()
 
@@ -233,7 +248,10 @@ class HttpServer(Frontend):
         options = self.options
         routes = [route for family in FAMILIES for route in family.routes(self.service)]
         routes += responses.routes(self.service, self._responses, self._siblings)
-        routes += about.routes(self.service, self._observe)
+        files = await self.offload(page_files) if options.page else {}
+        routes += about.routes(self.service, self._observe, files.get(INDEX))
+        routes += file_routes(files) if files else []
+        routes += stream_routes(self.service, self._feed, watching.as_seen_by)
         routes += watching.routes(
             self.service,
             lambda: self.is_ready,
@@ -244,6 +262,10 @@ class HttpServer(Frontend):
         )
         operators = operating.Operators(self.service, self._ask_lifecycle, enabled=options.admin_routes)
         routes += operating.routes(operators) + replicas.routes(operators)
+        killers = operating.Operators(
+            self.service, self._ask_lifecycle, enabled=options.admin_routes or options.demo
+        )
+        routes += killing.routes(killers, self._directory, self._observe)
         routes += adapters.routes(self.service, self._ask_lifecycle, enabled=options.runtime_adapters)
         app = make_app(
             routes,
@@ -270,6 +292,7 @@ class HttpServer(Frontend):
 
     async def on_stop(self) -> None:
         await super().on_stop()
+        await self._feed.close()
         self._server.should_exit = True
         await asyncio.wait([self._serving])
         self._socket.close()
@@ -334,6 +357,9 @@ class HttpServer(Frontend):
 
     async def _observe(self) -> Observation:
         return await self.ask("observer", GetObservation(open_max=OPEN_SHOWN_MAX), timeout=STATISTICS_SECONDS)
+
+    async def _directory(self) -> Directory:
+        return await self.ask("supervisor", GetDirectory(), timeout=STATISTICS_SECONDS)
 
     def http_counts(self) -> dict[str, dict[str, int]]:
         """Return counters of requests that came over HTTP."""

@@ -27,6 +27,7 @@ from pageant.actors.http.answers import Answers, Piece
 from pageant.actors.http.chat.conversation import DEFAULT_RULES, ConversationRules
 from pageant.actors.http.defaults import RequestDefaults
 from pageant.actors.http.errors import Draining
+from pageant.actors.http.fetching import MediaFetcher
 from pageant.actors.http.naming import AS_INSIDE, Names
 from pageant.actors.http.reading import read
 from pageant.actors.http.served import Models, Served
@@ -54,6 +55,7 @@ PASSED_OVER = "x-pageant-fields-without-effect"
 REQUEST_ID = "x-request-id"
 WEIGHT_VERSION = "x-pageant-weight-version"
 REQUEST_ID_FORM = re.compile(r"[\x21-\x7e]{1,128}")
+DEATHS_MAX = 3
 ASK_SECONDS = 60.0
 EMBEDS_BYTES_MAX = 2**30  # of the prompts of open requests that are embeddings
 
@@ -88,7 +90,15 @@ class Engine(Protocol):
     def abort_all(self, request_ids: list[str]) -> None:
         """Ends requests."""
 
-    async def ask(self, address: str, request: Asked[Any], timeout: float) -> Any:
+    async def ask(
+        self,
+        address: str,
+        request: Asked[Any],
+        timeout: float,
+        *,
+        again: bool = False,
+        deaths_max: int | None = None,
+    ) -> Any:
         """Asks an actor."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -114,7 +124,9 @@ class Service:
         cache_scope: CacheScope = "all",
         rules: ConversationRules = DEFAULT_RULES,
         defaults: RequestDefaults = NO_DEFAULTS,
+        media_domains: Sequence[str] = (),
     ) -> None:
+        self._media = MediaFetcher(media_domains)
         self.rules, self._defaults = rules, defaults
         self.engine, self.pacemaker = engine, pacemaker
         self._models = Models(models)
@@ -202,7 +214,8 @@ class Service:
             BadRequest, NotFound: what is wrong with it.
         """
         self.part_of(request.headers.get("traceparent"))
-        return self.check(await request.body(), shape, kind, request.headers.get(REQUEST_ID))
+        body = await self._media.inlined(await request.body())
+        return self.check(body, shape, kind, request.headers.get(REQUEST_ID))
 
     def check(self, body: bytes, shape: type[R], kind: str, request_id: str | None = None) -> Taken[R]:
         """Check and convert the body of a request."""
@@ -329,9 +342,18 @@ class Service:
 
     # Tokens and texts.
 
-    async def ask(self, served: Served, role: str, request: Asked[Any], seconds: float = ASK_SECONDS) -> Any:
-        """Asks an actor of a model."""
-        return await self.engine.ask(served.replica + role, request, timeout=seconds)
+    async def ask(
+        self,
+        served: Served,
+        role: str,
+        request: Asked[Any],
+        seconds: float = ASK_SECONDS,
+        *,
+        again: bool = False,
+    ) -> Any:
+        """Asks an actor of a model; `again` outlives some deaths of it."""
+        address, deaths_max = served.replica + role, DEATHS_MAX if again else None
+        return await self.engine.ask(address, request, timeout=seconds, again=again, deaths_max=deaths_max)
 
     async def detokenize(
         self, served: Served, ids: Sequence[Sequence[int]], *, pieces: bool = False
@@ -343,7 +365,7 @@ class Service:
         return texts
 
 
-KINDS = ("cmpl", "chatcmpl", "resp", "msg", "embd", "pool", "clas", "scor", "rank")
+KINDS = ("transcr", "cmpl", "chatcmpl", "resp", "msg", "embd", "pool", "clas", "scor", "rank")
 
 
 async def respond(

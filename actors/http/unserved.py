@@ -24,7 +24,7 @@ _KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
         ("embeddings there", ("/v1/embeddings", "/pooling")),
     ),
     **dict.fromkeys(("/v1/classify", "/v1/moderations"), ("classes of texts there", ("/classify", *CHATS))),
-    "/v1/audio": ("audio", CHATS),
+    "/v1/audio": ("speech of its own there", ("/v1/audio/transcriptions", "/v1/chat/completions")),
     "/v1/realtime": ("sessions with audio", ("/v1/chat/completions",)),
     "/v1/images": ("images", CHATS),
     "/v1/videos": ("videos", CHATS),

@@ -14,7 +14,7 @@ from pageant.actors.http.reading import read
 from pageant.actors.http.service import Http, Service
 from pageant.actors.http.siblings import Siblings
 from pageant.actors.http.streams import encode
-from pageant.actors.http.tenants import caller
+from pageant.actors.http.tenants import Caller, caller
 from pageant.protocol.fronting import AbortNamed
 from pageant.protocol.statistics import Observation
 
@@ -64,10 +64,7 @@ def routes(
     @get("/statistics", opt=describe())
     async def statistics() -> Response[bytes]:
         """Everybody's counters, and for an operator the oldest open requests, as JSON."""
-        seen = without_reasons(await observe())
-        if not caller().is_operator:
-            seen = without_requests(seen)
-        return Response(encode(seen), media_type="application/json")
+        return Response(encode(as_seen_by(await observe(), caller())), media_type="application/json")
 
     @post("/abort_requests", status_code=200, opt=describe(AbortRequest, Aborted))
     async def abort_requests(request: Http) -> Aborted:
@@ -84,6 +81,12 @@ def routes(
         return Aborted(aborted=aborted)
 
     return [health, ping, ready, metrics, statistics, abort_requests]
+
+
+def as_seen_by(seen: Observation, who: Caller) -> Observation:
+    """Return the part of an observation that a caller may see: open requests are for operators."""
+    seen = without_reasons(seen)
+    return seen if who.is_operator else without_requests(seen)
 
 
 def without_reasons(seen: Observation) -> Observation:

@@ -112,14 +112,6 @@ def text_as_python(text: HeldText) -> Tree:
     return sequence(const(f'{text.name}="'), _grammar(escaped_grammar(text.grammar)), const('"'))
 
 
-def text_as_xml(text: HeldText) -> Tree:
-    """`<parameter=input>`, the text as it is, `</parameter>`."""
-    begin, end = f"{PARAMETER}{text.name}>\n", f"\n{PARAMETER_END}"
-    return sequence(
-        {"type": "tag", "begin": begin, "content": _grammar(text.grammar), "end": end}, const("\n")
-    )
-
-
 def as_python(schema: dict[str, Any]) -> Tree:
     """`a=1, b="x"`: values are JSON, which are Python's literals but for three words; and those are read too."""
     schema = _with_definitions(resolved(schema, schema), schema)
@@ -157,24 +149,45 @@ def is_text(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.get("type") == "string"
 
 
-def as_xml(schema: dict[str, Any]) -> Tree:
-    """`<parameter=a>`, a value on lines of its own, `</parameter>`: strings as they are, all else as JSON."""
-    schema = _with_definitions(resolved(schema, schema), schema)
-    if _is_free(schema):
-        return {"type": "any_text"}
-    properties, required = _properties(schema, _XML_NAME.fullmatch)
-    parts = []
-    for name, value in properties.items():
-        tree = _xml_parameter(f"{PARAMETER}{name}>\n", value, f"\n{PARAMETER_END}")
-        parts.append(tree if name in required else _either(tree, const("")))
-    return sequence(*parts)
+@dataclass(frozen=True)
+class XmlArguments:
+    """Arguments as each stands between marks: strings as they are, all else as JSON.
+
+    Attributes:
+        begin, end: around a value; `KEY` is replaced by its name.
+        after: behind that.
+    """
+
+    begin: str
+    end: str
+    after: str = "\n"
+
+    def of_schema(self, schema: dict[str, Any]) -> Tree:
+        """Return the tree of arguments that follow a schema."""
+        schema = _with_definitions(resolved(schema, schema), schema)
+        if _is_free(schema):
+            return {"type": "any_text"}
+        properties, required = _properties(schema, _XML_NAME.fullmatch)
+        parts = []
+        for name, value in properties.items():
+            tree = self._one(name, _xml_text(value) if is_text(value) else as_json(value))
+            parts.append(tree if name in required else _either(tree, const("")))
+        return sequence(*parts)
+
+    def of_text(self, text: HeldText) -> Tree:
+        """Return the tree of one argument, the text as it is."""
+        return self._one(text.name, _grammar(text.grammar))
+
+    def _one(self, name: str, content: Tree) -> Tree:
+        begin = self.begin.replace("KEY", name)
+        tag = {"type": "tag", "begin": begin, "content": content, "end": self.end}
+        return sequence(tag, const(self.after)) if self.after else tag
 
 
-def _xml_parameter(begin: str, schema: dict[str, Any], end: str) -> Tree:
-    content: Tree = as_json(schema)
-    if is_text(schema):
-        content = _xml_text(schema)
-    return sequence({"type": "tag", "begin": begin, "content": content, "end": end}, const("\n"))
+QWEN = XmlArguments(f"{PARAMETER}KEY>\n", f"\n{PARAMETER_END}")
+GLM_LINES = XmlArguments("<arg_key>KEY</arg_key>\n<arg_value>", "</arg_value>")
+GLM = XmlArguments("<arg_key>KEY</arg_key><arg_value>", "</arg_value>", after="")
+MINIMAX = XmlArguments('<parameter name="KEY">', PARAMETER_END)
 
 
 def _xml_text(schema: dict[str, Any]) -> Tree:

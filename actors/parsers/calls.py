@@ -5,18 +5,10 @@ What turns out not to be a call is content after all, as long as nothing of a ca
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pageant.actors.parsers.arguments import (
-    PARAMETER,
-    PARAMETER_END,
-    is_text,
-    resolved,
-    xml_value,
-)
 from pageant.actors.parsers.base import CallPiece, Said
 from pageant.actors.parsers.scanner import (
     Malformed,
@@ -33,7 +25,7 @@ Schemas = Mapping[str, Mapping[str, Any] | None]
 NO_SCHEMAS: Schemas = {}
 _PYTHON_LIST = re.compile(r"\[\s*[\w.:-]+\(")
 _PYTHON_LIST_BEGUN = re.compile(r"(\[\s*[\w.:-]*)?")
-_NAME_LENGTH_MAX = 256
+NAME_LENGTH_MAX = 256
 
 
 class Calls:
@@ -145,58 +137,6 @@ class Hermes(Calls):
                 yield from text.blanks()
 
 
-class QwenCoder(Calls):
-    """`<tool_call><function=name><parameter=key>value</parameter> ... </function></tool_call>`, anywhere. By the tool's
-    schema a value is a text, said as it comes, or JSON, said when it has come."""
-
-    def read(self, text: Scanner) -> Reading[None]:
-        """See `Calls`."""
-        while (mark := (yield from text.until(("<tool_call>", "<function="), as_content))) is not None:
-            if (yield from self._attempt(text, self._called(text, mark), mark)):
-                yield from text.blanks()
-                yield from text.comes("</tool_call>")
-                yield from text.blanks()
-
-    def _called(self, text: Scanner, mark: str) -> Reading[None]:
-        if not mark.endswith("<function="):  # which some leave out
-            yield from text.expect("<function=")
-        name = (yield from text.before(">")).strip()
-        if not name or len(name) > _NAME_LENGTH_MAX:
-            raise Malformed
-        yield from text.expect(">")
-        yield self._name(name)
-        root = self._schemas.get(name) or {}
-        schema = resolved(root, root)
-        properties = schema.get("properties") if isinstance(schema, dict) else None
-        before = "{"
-        while True:
-            yield from text.blanks()
-            if (yield from text.comes("</function>", "</tool_call>")) is not None:
-                break
-            yield from text.expect(PARAMETER)
-            key = (yield from text.before(">")).strip()
-            yield from text.expect(">")
-            yield from text.comes("\n")
-            yield self._arguments(f"{before}{json.dumps(key, ensure_ascii=False)}: ")
-            of_key = properties.get(key) if isinstance(properties, dict) else None
-            yield from self._value(text, of_key, root)
-            before = ", "
-        yield self._arguments("{}" if before == "{" else "}")
-
-    def _value(self, text: Scanner, schema: Any, root: Any) -> Reading[None]:
-        ends = f"\n{PARAMETER_END}", PARAMETER_END
-        if is_text(schema):
-            yield self._arguments('"')
-            yield from text.said_before(ends, self._quoted)
-            yield self._arguments('"')
-        else:
-            yield self._arguments(xml_value((yield from text.before(*ends)), schema, root))
-        yield from text.comes(*ends)
-
-    def _quoted(self, text: str) -> Said:
-        return self._arguments(json.dumps(text, ensure_ascii=False)[1:-1])
-
-
 class Llama(Calls):
     """`{"name": ..., "parameters": {...}}`, several with `;` between; all there is, perhaps after `<|python_tag|>`."""
 
@@ -231,7 +171,7 @@ class Mistral(Calls):
             yield from self._list(text)
             return
         name = (yield from text.before("{", "[CALL_ID]", "[ARGS]")).strip()
-        if not name or len(name) > _NAME_LENGTH_MAX:
+        if not name or len(name) > NAME_LENGTH_MAX:
             raise Malformed
         yield from text.before("{")
         yield self._name(name)
@@ -245,7 +185,7 @@ class Pythonic(Calls):
         """See `Calls`."""
         yield from text.blanks()
         yield from text.comes("<|python_start|>", "<|python_tag|>")
-        if (yield from text.looks_like(_PYTHON_LIST, _PYTHON_LIST_BEGUN, _NAME_LENGTH_MAX)):
+        if (yield from text.looks_like(_PYTHON_LIST, _PYTHON_LIST_BEGUN, NAME_LENGTH_MAX)):
             yield from self._attempt(text, self._called(text))
             yield from text.blanks()
             yield from text.comes("<|python_end|>")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pageant.actors.parsers import arguments, calls, harmony, marked_calls
+from pageant.actors.parsers import arguments, calls, harmony, marked_calls, xml_calls
 from pageant.actors.parsers.names import (
     REASONING_PARSERS,
     TOOL_PARSERS,
@@ -15,6 +15,8 @@ from pageant.actors.parsers.names import (
 )
 from pageant.actors.parsers.reading import Marks
 from pageant.actors.parsers.tool_format import ToolFormat
+from pageant.protocol.errors import TopologyError
+from pageant.protocol.plugins import plugins_of
 
 AUTO, NONE = "auto", "none"
 HARMONY = "harmony"
@@ -35,14 +37,45 @@ TOOL_FORMATS = {
         found_by=("<|channel|>", "<|message|>"),
     ),
     "qwen3_coder": ToolFormat(
-        reader=calls.QwenCoder,
+        reader=xml_calls.QwenCoder,
         begin="<tool_call>\n<function=NAME>\n",
         end="</function>\n</tool_call>",
         separator="\n",
         trigger="<tool_call>",
-        arguments=arguments.as_xml,
-        text=arguments.text_as_xml,
+        arguments=arguments.QWEN.of_schema,
+        text=arguments.QWEN.of_text,
         found_by=("<function=", "<parameter="),
+    ),
+    "glm47": ToolFormat(
+        reader=xml_calls.Glm,
+        begin="<tool_call>NAME",
+        end="</tool_call>",
+        trigger="<tool_call>",
+        arguments=arguments.GLM.of_schema,
+        text=arguments.GLM.of_text,
+        found_by=("{function-name}<arg_key>",),
+    ),
+    "glm45": ToolFormat(
+        reader=xml_calls.Glm,
+        begin="<tool_call>NAME\n",
+        end="</tool_call>",
+        separator="\n",
+        trigger="<tool_call>",
+        arguments=arguments.GLM_LINES.of_schema,
+        text=arguments.GLM_LINES.of_text,
+        found_by=("<arg_key>", "<arg_value>"),
+    ),
+    "minimax_m2": ToolFormat(
+        reader=xml_calls.MiniMax,
+        head="<minimax:tool_call>\n",
+        begin='<invoke name="NAME">\n',
+        end="</invoke>\n",
+        tail="</minimax:tool_call>",
+        trigger="<minimax:tool_call>",
+        special=True,
+        arguments=arguments.MINIMAX.of_schema,
+        text=arguments.MINIMAX.of_text,
+        found_by=("<minimax:tool_call>", "<invoke name="),
     ),
     "hermes": ToolFormat(
         reader=calls.Hermes,
@@ -237,6 +270,21 @@ class Formats:
 NO_FORMATS = Formats()
 
 
+def tool_formats() -> Mapping[str, ToolFormat]:
+    """Return all formats of tool calls by their names: ours, then those of plugins.
+
+    Raises:
+        TopologyError: a plugin cannot be loaded, or is no ToolFormat.
+    """
+    added = {
+        name: plugin.load() for name, plugin in plugins_of("parsers").items() if name not in TOOL_FORMATS
+    }
+    for name, one in added.items():
+        if not isinstance(one, ToolFormat):
+            raise TopologyError(f"plugin {name!r}", f"found a {type(one).__name__}; expected a ToolFormat")
+    return {**TOOL_FORMATS, **added}
+
+
 def check_names(
     option: str, named: str | Mapping[str, str], known: Mapping[str, object], parsers: Parsers
 ) -> None:
@@ -261,16 +309,16 @@ def _chosen(name: str, known: Mapping[str, object], parsers: Parsers) -> str:
 
 def formats_of(templates: Sequence[str], tools: str = AUTO, reasoning: str = AUTO) -> Formats:
     """The formats of a model, by its chat templates unless they are named."""
-    text = "\n".join(templates)
-    tools = _chosen(tools, TOOL_FORMATS, TOOL_PARSERS)
+    text, known = "\n".join(templates), tool_formats()
+    tools = _chosen(tools, known, TOOL_PARSERS)
     reasoning = _chosen(reasoning, REASONING_MARKS, REASONING_PARSERS)
     if tools == "mistral" and TOOL_FORMATS["mistral_args"].is_found_in(text):
         tools = "mistral_args"  # vLLM has one name for both
     if tools == AUTO:
-        tools = next((name for name, one in TOOL_FORMATS.items() if one.is_found_in(text)), NONE)
+        tools = next((name for name, one in known.items() if one.is_found_in(text)), NONE)
     if reasoning == AUTO:
         found = (name for name, marks in REASONING_MARKS.items() if marks.end in text)
         reasoning = next((name for name in found if name != HARMONY), NONE)
     if HARMONY in (tools, reasoning):
         tools = reasoning = HARMONY
-    return Formats(TOOL_FORMATS.get(tools), REASONING_MARKS.get(reasoning), reasoning in _SPECIAL_MARKS)
+    return Formats(known.get(tools), REASONING_MARKS.get(reasoning), reasoning in _SPECIAL_MARKS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import re
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.tokenizer.request_templates import Rendering, RequestTemplates
+from pageant.models.chat_images import ContentKinds, for_template, marked
 from pageant.models.chat_template import ChatTemplateError, ChatTemplateFailed
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.arrays import int32
@@ -133,6 +135,8 @@ class Tokenizer(Actor):
     @receives(concurrent=True)
     async def tokenize_chat(self, request: TokenizeChat) -> Tokenized | NotTokenized:
         """Return a conversation's token ids, as the checkpoint's template renders it."""
+        if request.placeholder is None and any(message.parts for message in request.messages):
+            return NotTokenized(reason="messages has images; expected texts alone here", parameter="messages")
         if request.chat_template is not None and self._request_templates is None:
             self._request_templates = RequestTemplates(self._tokenization.special_tokens)
         try:
@@ -149,6 +153,9 @@ class Tokenizer(Actor):
         if self.options.skip_tokenizer_init:
             return _without_tokenizer()
         text = self.prepare(text)
+        if request.placeholder is not None and request.around:
+            mark = self._mark(request)
+            text = text.replace(mark, f"{request.around}{mark}{request.around}")
         if (most := request.tokens_max) is not None:
             longest = self._tokenization.token_length_max
             reason = f"the prompt has {len(text)} characters; {most} tokens, the most that are taken, "
@@ -168,26 +175,34 @@ class Tokenizer(Actor):
 
     def _render(self, request: TokenizeChat) -> str:
         tools = msgspec.json.decode(request.tools) if request.tools is not None else None
-        messages = [_for_template(message) for message in request.messages]
+        messages: list[Mapping[str, Any]] = [_for_template(message) for message in request.messages]
         if request.chat_template is not None:
+            messages = [*for_template(messages, ContentKinds(lists=True), self._mark(request))]
             return self._render_by(request.chat_template, request, messages, tools)
+        fit = self._tokenization.fit_chat(messages, with_tools=tools is not None)
         return self._tokenization.render_chat(
-            self._tokenization.fit_chat(messages, with_tools=tools is not None),
+            for_template(fit, self._tokenization.content_kinds, self._mark(request)),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             tools=tools,
             template_kwargs=msgspec.json.decode(request.template_kwargs or "{}"),
         )
 
+    def _mark(self, request: Tokenize | TokenizeChat) -> str:
+        """Return the text of the token that stands for an image; empty where there is none."""
+        if request.placeholder is None:
+            return ""
+        return self._tokenization.id_to_token(request.placeholder) or ""
+
     def _render_by(
-        self, template: str, request: TokenizeChat, messages: list[dict[str, Any]], tools: Any
+        self, template: str, request: TokenizeChat, messages: list[Mapping[str, Any]], tools: Any
     ) -> str:
         """Render a conversation with a template of the request's own."""
         assert self._request_templates is not None, "made before"
         return self._request_templates.render(
             Rendering(
                 template,
-                messages,
+                [dict(message) for message in messages],
                 request.add_generation_prompt,
                 request.continue_final_message,
                 tools,
@@ -246,8 +261,10 @@ def _for_template(message: ChatMessage) -> dict[str, Any]:
     turn = {
         field: value
         for field, value in msgspec.structs.asdict(message).items()
-        if value is not None and field != "tool_calls"
+        if value is not None and field not in ("tool_calls", "parts")
     }
+    if message.parts:
+        turn["content"] = marked([part if isinstance(part, str) else None for part in message.parts])
     if message.tool_calls:
         turn["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _data(call)}}

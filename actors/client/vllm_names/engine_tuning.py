@@ -9,7 +9,7 @@ from pageant.actors.client.vllm_names.rows import Form, flag, no_effect, not_yet
 
 __all__ = ["ADAPTERS", "KERNELS", "LOADING", "MULTIMODAL", "OLDER"]
 
-NO_MEDIA = "requests with images, audio or video are refused, so there is nothing to tune"
+NO_MEDIA = "images are processed as the checkpoint says; audio and video are refused"
 NO_KERNELS = "it chooses how results are computed, not which; `kernels` is the choice here"
 NO_MAMBA = "no model with state-space or linear-attention layers is served"
 HUB = "files are read as they are found; the Hugging Face Hub's own client downloads them"
@@ -75,8 +75,8 @@ ADAPTERS = (
     not_yet("lora_dtype", "auto", "adapters have the model's data type"),
     not_yet("lora_target_modules", None, "an adapter's own file says where it goes", form=Form.MANY),
     flag(no_effect("fully_sharded_loras", "adapters are shared out as the model is")),
-    not_yet("default_mm_loras", None, "requests with images or audio are refused"),
-    not_yet("enable_tower_connector_lora", False, "there are no encoders"),
+    not_yet("default_mm_loras", None, "no adapter is chosen by images"),
+    not_yet("enable_tower_connector_lora", False, "adapters are of the decoder alone"),
     flag(no_effect("specialize_active_lora", NO_KERNELS)),
     not_yet("enable_mixed_moe_lora_format", False, "adapters of experts are not taken"),
     not_yet("enable_moe_shared_loras", False, "adapters of experts are not taken"),
@@ -84,20 +84,24 @@ ADAPTERS = (
 )
 
 MULTIMODAL = (
-    flag(no_effect("language_model_only", "requests with images, audio or video are refused anyway")),
-    no_effect("limit_mm_per_prompt", "requests with images, audio or video are refused anyway"),
-    no_effect("allowed_local_media_path", "requests with images, audio or video are refused anyway"),
-    no_effect("allowed_media_domains", "requests with images are refused anyway", form=Form.MANY),
-    not_yet("enable_mm_embeds", False, "requests with images, audio or video are refused"),
+    not_yet("language_model_only", False, "images have a limit", "use limit_mm_per_prompt {'image': 0}"),
+    same("limit_mm_per_prompt", "images of one prompt, 32 by default; other kinds are 0"),
+    no_effect("allowed_local_media_path", "no file is read for a request"),
+    same(
+        "allowed_media_domains",
+        "images of requests over HTTP are fetched from these; none else",
+        form=Form.MANY,
+    ),
+    not_yet("enable_mm_embeds", False, "images come as pixels"),
     flag(no_effect("interleave_mm_strings", NO_MEDIA)),
     no_effect("media_io_kwargs", NO_MEDIA),
     no_effect("mm_processor_kwargs", NO_MEDIA),
-    no_effect("mm_processor_cache_gb", NO_MEDIA),
+    no_effect("mm_processor_cache_gb", "`image_cache_memory` bounds what is kept of images"),
     no_effect("mm_processor_cache_type", NO_MEDIA),
     no_effect("mm_processor_device", NO_MEDIA),
     no_effect("mm_hasher_algorithm", NO_MEDIA),
     no_effect("mm_shm_cache_max_object_size_mb", NO_MEDIA),
-    not_yet("mm_encoder_only", False, "requests with images, audio or video are refused"),
+    not_yet("mm_encoder_only", False, "an encoder serves its own topology"),
     no_effect("mm_encoder_tp_mode", NO_MEDIA),
     no_effect("mm_encoder_attn_backend", NO_MEDIA),
     no_effect("mm_encoder_attn_dtype", NO_MEDIA),

@@ -46,7 +46,7 @@ HOMES: dict[str, str] = {
             *("PoolingOutput", "PoolingRequestOutput", "EmbeddingOutput", "EmbeddingRequestOutput"),
             *("ClassificationOutput", "ClassificationRequestOutput", "ScoringOutput", "ScoringRequestOutput"),
         ),
-        f"{_CLIENT}.pooling",
+        f"{_CLIENT}.pooling_outputs",
     ),
     "Logprob": f"{_FRONTEND}.outputs",
     "LoRARequest": f"{_CLIENT}.lora",

@@ -7,17 +7,21 @@ from typing import Any, Literal
 
 import msgspec
 
+from pageant.actors.frontend.given_images import read_base64, read_url
 from pageant.actors.http.chat.turns import (
     CalledFunction,
     CalledTool,
+    ContentPart,
     Turn,
     check_medium,
+    merged,
 )
 from pageant.protocol.errors import BadRequest
 
 _TEXTS = ("text", "tool_reference", "search_result")
 _CALLS, _RESULTS = ("tool_use", "mcp_tool_use"), ("tool_result", "mcp_tool_result")
-_READ = (*_TEXTS, *_CALLS, *_RESULTS, "thinking", "document")
+_IMAGE = "image"
+_READ = (*_TEXTS, *_CALLS, *_RESULTS, _IMAGE, "thinking", "document")
 
 
 class Block(msgspec.Struct, kw_only=True):
@@ -63,6 +67,24 @@ class Block(msgspec.Struct, kw_only=True):
         check_medium(self.type, place, "messages")
         return None
 
+    def seen(self, place: str) -> ContentPart | None:
+        """Return the image that it is; None where it is none.
+
+        Raises:
+            BadRequest: the image is missing, or cannot be taken as it is.
+        """
+        if self.type != _IMAGE:
+            return None
+        where, source = f"{place}.source", self.source if isinstance(self.source, dict) else {}
+        kind = source.get("type")
+        if kind == "base64":
+            image = read_base64(source.get("data"), f"{where}.data")
+        elif kind == "url":
+            image = read_url(source.get("url"), f"{where}.url")
+        else:
+            raise BadRequest(f"{where}.type is {kind!r:.80}; expected base64 or url", "messages")
+        return ContentPart(type=_IMAGE, image=image)
+
     def called(self, place: str) -> CalledTool | None:
         """Return the call that it is.
 
@@ -79,13 +101,13 @@ class Block(msgspec.Struct, kw_only=True):
         """Return what came of a call, as a turn.
 
         Raises:
-            BadRequest: a part of it is missing, or is an image.
+            BadRequest: a part of it is missing, or cannot be told to a model.
         """
         if self.type not in _RESULTS:
             return None
         call_id = _needed(self.tool_use_id, f"{place}.tool_use_id")
-        text = joined(blocks_of(self.content, f"{place}.content"), f"{place}.content")
-        return Turn(role="tool", tool_call_id=call_id, content=text)
+        content = blocks_of(self.content, f"{place}.content")
+        return Turn(role="tool", tool_call_id=call_id, content=_with_images(content, f"{place}.content"))
 
     @property
     def is_mute(self) -> bool:
@@ -140,6 +162,21 @@ def joined(content: Content, place: str, separator: str = "") -> str:
     return separator.join(text for text in texts if text is not None)
 
 
+def _with_images(content: Content, place: str) -> str | tuple[str | ContentPart, ...]:
+    """Return the texts and images of a content, in order.
+
+    Raises:
+        BadRequest: a block is a sound or a file, or lacks its text or image.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = (
+        block.seen(where) or block.said(where) or ""
+        for block, where in ((block, f"{place}[{index}]") for index, block in enumerate(content))
+    )
+    return merged(parts)
+
+
 class MessageTurn(msgspec.Struct, kw_only=True):
     """Message of a conversation."""
 
@@ -155,7 +192,8 @@ class MessageTurn(msgspec.Struct, kw_only=True):
         if not isinstance(self.content, tuple):
             yield Turn(role=self.role, content=self.content or "")
             return
-        texts, thoughts, calls, num_results = list[str](), list[str](), list[CalledTool](), 0
+        parts, thoughts, calls = list[str | ContentPart](), list[str](), list[CalledTool]()
+        num_results = 0
         for index, block in enumerate(self.content):
             where = f"{place}.content[{index}]"
             if (result := block.result(where)) is not None:
@@ -165,12 +203,12 @@ class MessageTurn(msgspec.Struct, kw_only=True):
                 calls.append(called)
             elif block.type == "thinking":
                 thoughts.append(block.thinking or "")
-            elif (text := block.said(where)) is not None:
-                texts.append(text)
-        if texts or thoughts or calls or not num_results:
+            elif (part := block.seen(where) or block.said(where)) is not None:
+                parts.append(part)
+        if parts or thoughts or calls or not num_results:
             yield Turn(
                 role=self.role,
-                content="".join(texts) if texts or not calls else None,
+                content=merged(parts) if parts or not calls else None,
                 reasoning_content="".join(thoughts) or None,
                 tool_calls=tuple(calls) or None,
             )

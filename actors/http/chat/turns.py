@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from pageant.actors.frontend.given_images import read_image, read_url
+from pageant.protocol.encoding import ImagePart
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import ChatMessage, ToolCall
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
-_SPOKEN = (*TEXT_PARTS, "refusal", "thinking")
+IMAGE_PARTS = ("image_url", "input_image", "image")
+"""Types of images: OpenAI's in chats and in responses, and the library's own."""
+_SPOKEN = (*TEXT_PARTS, *IMAGE_PARTS, "refusal", "thinking")
 MEDIA = ("image", "audio", "video", "file", "document", "computer_screenshot")
 """What a part's type begins with, perhaps after `input_`, that is refused: passed over, it would be missed."""
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
-    """A part of a message's content: text, what the model thought or refused, or what is refused by its `type`.
+    """A part of a message's content: text, an image, what the model thought or refused, or what is refused by its type.
+
+    An image is in `image_url` (OpenAI's, a URL or an object with one) or in `image` (the library's own).
 
     `cache_control`, a mark for Anthropic's API, is not needed: all is cached.
     """
@@ -28,6 +35,10 @@ class ContentPart(msgspec.Struct, kw_only=True):
     cache_control: Any = None
     annotations: Any = None
     logprobs: Any = None
+    image_url: Any = None
+    image: Any = None
+    detail: Any = None
+    file_id: Any = None
 
     @staticmethod
     def is_read(given: dict[str, Any]) -> bool:
@@ -52,12 +63,51 @@ class ContentPart(msgspec.Struct, kw_only=True):
             raise BadRequest(f"{place} has no text", parameter)
         return self.refusal if self.type == "refusal" else self.text
 
+    @property
+    def is_image(self) -> bool:
+        """Tell whether the part is an image."""
+        return self.type in IMAGE_PARTS
+
+    def seen(self, place: str, parameter: str = "messages") -> ImagePart:
+        """Return the image that the part is.
+
+        Raises:
+            BadRequest: the image is missing, or cannot be taken as it is.
+        """
+        if self.image is not None:
+            return read_image(self.image, f"{place}.image", parameter)
+        url = self.image_url
+        if isinstance(url, dict):
+            return read_url(url.get("url"), f"{place}.image_url.url", parameter)
+        if url is None and self.file_id is not None:
+            raise BadRequest(
+                f"{place}.file_id is given; expected image_url: files are not kept here", parameter
+            )
+        if url is None:
+            raise BadRequest(f"{place} has no image_url", parameter)
+        return read_url(url, f"{place}.image_url", parameter)
+
+
+def merged(parts: Iterable[str | ContentPart]) -> str | tuple[str | ContentPart, ...]:
+    """Return the content of parts, of which texts next to each other are one: a text where no part is an image."""
+    found: list[str | ContentPart] = []
+    for part in parts:
+        if isinstance(part, str) and found and isinstance(last := found[-1], str):
+            found[-1] = last + part
+        elif part != "":
+            found.append(part)
+    if not found:
+        return ""
+    return found[0] if len(found) == 1 and isinstance(found[0], str) else tuple(found)
+
 
 def check_medium(kind: str, place: str, parameter: str) -> None:
-    """Refuse the types of parts that are images, sounds or files."""
+    """Refuse the types of parts that are images, sounds or files, where only a text is taken."""
     if kind.removeprefix("input_").startswith(MEDIA):
         raise BadRequest(
-            f"{place}.type is {kind!r:.80}; expected 'text': images, audio and files are not taken", parameter
+            f"{place}.type is {kind!r:.80}; expected 'text': audio, video and files are not taken, and images in "
+            "messages and results of tools alone",
+            parameter,
         )
 
 
@@ -125,16 +175,38 @@ class Turn(msgspec.Struct, kw_only=True):
     def text(self, place: str) -> str | None:
         """Return the content's text, of several parts with a line for each to begin on.
 
+        Images are left out.
+
         Raises:
-            BadRequest: a part is no text.
+            BadRequest: a part is neither a text nor an image.
         """
         if self.content is None or isinstance(self.content, str):
             return self.content if self.content is not None else self.refusal
         texts = [
             part if isinstance(part, str) else part.said(f"{place}.content[{index}]")
             for index, part in enumerate(self.content)
+            if isinstance(part, str) or not part.is_image
         ]
         return "\n".join(text for text in texts if text is not None)
+
+    def parts(self, place: str) -> tuple[str | ImagePart, ...]:
+        """Return texts and images of the content, in order; nothing where it has no image.
+
+        Raises:
+            BadRequest: an image cannot be taken as it is.
+        """
+        if not isinstance(self.content, tuple):
+            return ()
+        if not any(isinstance(part, ContentPart) and part.is_image for part in self.content):
+            return ()
+        found: list[str | ImagePart] = []
+        for index, part in enumerate(self.content):
+            where = f"{place}.content[{index}]"
+            if isinstance(part, ContentPart) and part.is_image:
+                found.append(part.seen(where))
+            elif said := part if isinstance(part, str) else part.said(where):
+                found.append(said)
+        return tuple(found)
 
     def thoughts(self) -> str | None:
         """Return what the model thought before it said this, by whichever name the client has it."""
@@ -162,7 +234,7 @@ class Turn(msgspec.Struct, kw_only=True):
         Raises:
             BadRequest: a part of it is no text, or no call.
         """
-        text, thoughts = self.text(place), self.thoughts()
+        text, thoughts, parts = self.text(place), self.thoughts(), self.parts(place)
         calls = [call.call(f"{place}.tool_calls[{i}]") for i, call in enumerate(self.tool_calls or ())]
         if self.function_call is not None and not calls:
             calls = [ToolCall(name=self.function_call.name, arguments=self.function_call.written())]
@@ -171,6 +243,7 @@ class Turn(msgspec.Struct, kw_only=True):
         return ChatMessage(
             role=_ROLES.get(self.role, self.role),
             content=text,
+            parts=parts,
             name=self.name,
             reasoning_content=thoughts,
             tool_calls=tuple(calls),
@@ -184,5 +257,8 @@ _ROLES = {"developer": "system", "function": "tool"}
 def says_nothing(part: ContentPart) -> bool:
     """Tell whether a part has nothing that a model could be told."""
     return (
-        part.text is None and part.refusal is None and part.thinking is None and part.type not in TEXT_PARTS
+        part.text is None
+        and part.refusal is None
+        and part.thinking is None
+        and part.type not in (*TEXT_PARTS, *IMAGE_PARTS)
     )

@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from pageant.actors.frontend.beam_search import BeamSearch, BeamSearchSequence, BeamSettings
 from pageant.actors.frontend.embeds import EmbeddedPrompt
+from pageant.actors.frontend.given_audio import PromptWithAudio
+from pageant.actors.frontend.images import PromptWithImages
 from pageant.actors.frontend.outputs import Arrived
 from pageant.actors.frontend.prompts import RequestSettings, check_length, check_vocabulary
 from pageant.actors.http.answers import Answers, Piece
@@ -35,7 +37,7 @@ from pageant.protocol.tokenizing import Detokenize, Tokenize, TokenizeChat, Toke
 
 __all__ = ["search"]
 
-Prompt = Tokenize | TokenizeChat | npt.NDArray[np.int32] | EmbeddedPrompt
+Prompt = Tokenize | TokenizeChat | npt.NDArray[np.int32] | EmbeddedPrompt | PromptWithImages | PromptWithAudio
 
 # Of what a request may ask for: what changes which tokens are drawn, or tells of them.
 _NOT_SEARCHED = (
@@ -74,7 +76,7 @@ async def search(
     tokens = [
         await _tokens(service, served, prompt)
         for prompt in prompts
-        if not isinstance(prompt, EmbeddedPrompt)  # those were refused
+        if not isinstance(prompt, EmbeddedPrompt | PromptWithImages | PromptWithAudio)  # those were refused
     ]
     searches = [BeamSearch(ids, params, served.end_tokens, served.limits.max_model_len) for _, ids in tokens]
     with contextlib.suppress(TimeoutError):

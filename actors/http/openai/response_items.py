@@ -7,16 +7,19 @@ from typing import Any
 import msgspec
 
 from pageant.actors.http.chat.turns import (
+    IMAGE_PARTS,
     CalledCustom,
     CalledFunction,
     CalledTool,
     ContentPart,
     Turn,
     check_medium,
+    merged,
 )
 from pageant.actors.http.openai.client_tools import CLIENT_TOOLS
 from pageant.actors.http.openai.opaque import opened
 from pageant.actors.http.openai.response_tools import qualified
+from pageant.actors.http.reading import convert
 from pageant.protocol.errors import BadRequest
 
 __all__ = ["Item", "is_reference"]
@@ -61,12 +64,12 @@ class Item(msgspec.Struct, kw_only=True):
         """Return the same as chats have it; None where it says nothing to a model.
 
         Raises:
-            BadRequest: a part of it is missing, or is an image, a sound or a file.
+            BadRequest: a part of it is missing, is an image that cannot be taken, or is a sound or a file.
         """
         kind = self.kind
         if kind == "message":
             self._need(place, "role")
-            return Turn(role=self.role or "", content=_text(self.content, f"{place}.content"))
+            return Turn(role=self.role or "", content=_content(self.content, f"{place}.content"))
         if kind == "reasoning":
             return Turn(role="assistant", reasoning_content=self._thoughts(place))
         if kind.endswith("_output"):
@@ -79,7 +82,7 @@ class Item(msgspec.Struct, kw_only=True):
         """Return what came of a call, where the item has both, as that of a server for tools has.
 
         Raises:
-            BadRequest: it is an image, a sound or a file.
+            BadRequest: it is an image that cannot be taken, or is a sound or a file.
         """
         if self.kind != "mcp_call" or self.name is None or self.output is None:
             return None
@@ -114,7 +117,7 @@ class Item(msgspec.Struct, kw_only=True):
         output = self.output
         if isinstance(output, dict) and isinstance(output.get("type"), str):
             output = [output]
-        return Turn(role="tool", tool_call_id=call_id, content=_text(output, f"{place}.output"))
+        return Turn(role="tool", tool_call_id=call_id, content=_content(output, f"{place}.output"))
 
     def _thoughts(self, place: str) -> str:
         if not self.content and (thoughts := opened(self.encrypted_content)):
@@ -138,22 +141,43 @@ def _written(value: Any) -> str:
 
 
 def _text(content: Any, place: str) -> str:
-    """Return the text of parts, some of which were checked by their shape; other data is written as JSON.
+    """Return the text of parts; see `_content`.
 
     Raises:
         BadRequest: a part is an image, a sound or a file, or lacks its text.
     """
     if not isinstance(content, list | tuple):
         return _written(content)
-    texts = []
+    return "".join(_said(part, f"{place}[{index}]") for index, part in enumerate(content))
+
+
+def _content(content: Any, place: str) -> str | tuple[str | ContentPart, ...]:
+    """Return parts as a turn has them. Some were checked by their shape; other data is written as JSON.
+
+    Raises:
+        BadRequest: a part is an image that cannot be taken, is a sound or a file, or lacks its text.
+    """
+    if not isinstance(content, list | tuple):
+        return _written(content)
+    found: list[str | ContentPart] = []
     for index, part in enumerate(content):
         where = f"{place}[{index}]"
-        if isinstance(part, ContentPart):
-            texts.append(part.said(where, "input") or "")
-        elif isinstance(part, dict) and isinstance(part.get("type"), str):
-            check_medium(part["type"], where, "input")
-            text = part.get("text")
-            texts.append(text if isinstance(text, str) else "")
+        if isinstance(part, dict) and part.get("type") in IMAGE_PARTS:
+            part = convert(part, ContentPart)
+        if isinstance(part, ContentPart) and part.is_image:
+            part.seen(where, "input")  # now, while its place is known; turns are kept as they came
+            found.append(part)
         else:
-            texts.append(_written(part))
-    return "".join(texts)
+            found.append(_said(part, where))
+    return merged(found)
+
+
+def _said(part: Any, where: str) -> str:
+    """Return the text of a part."""
+    if isinstance(part, ContentPart):
+        return part.said(where, "input") or ""
+    if isinstance(part, dict) and isinstance(part.get("type"), str):
+        check_medium(part["type"], where, "input")
+        text = part.get("text")
+        return text if isinstance(text, str) else ""
+    return _written(part)

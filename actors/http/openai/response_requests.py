@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pageant.actors.http.chat.turns import ContentPart, Turn, says_nothing
+from pageant.actors.http.chat.turns import ContentPart, Turn, merged, says_nothing
 from pageant.actors.http.openai.generation import SamplingFields
 from pageant.actors.http.openai.offered_tools import UNHELD
 from pageant.actors.http.openai.response_items import Item, is_reference
@@ -142,11 +142,12 @@ def _passed_over(item: Item, index: int) -> list[str]:
 
 def _one(first: Turn, second: Turn) -> Turn:
     """Merge two items of one turn of the model, which come back separately."""
-    texts = [turn.content for turn in (first, second) if isinstance(turn.content, str)]
+    contents = [turn.content for turn in (first, second) if turn.content is not None]
+    parts = [part for one in contents for part in ((one,) if isinstance(one, str) else one)]
     thoughts = [turn.reasoning_content for turn in (first, second) if turn.reasoning_content]
     return Turn(
         role="assistant",
-        content="".join(texts) if texts else None,
+        content=merged(parts) if contents else None,
         reasoning_content="".join(thoughts) or None,
         tool_calls=(*(first.tool_calls or ()), *(second.tool_calls or ())) or None,
     )

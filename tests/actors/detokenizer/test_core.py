@@ -1,125 +1,22 @@
 """Detokenization against whole-text decoding, for any chunking, with and without stop strings."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from pageant.actors.detokenizer.core import (
     Detokenization,
     DetokenizationStatistics,
     StopMatch,
     TextDelta,
-    TokenTable,
 )
-from pageant.models.tokenization import Tokenization
+from tests.actors.detokenizer.tokenizers import KINDS, Case, Kind, draw_case, draw_chunks
 
-SPECIAL = ("<s>", "</s>")
-WORDS = ("a", "b", "ab", "ba", "aab", " a", " b", "  ", "\n", "the", " the", "é", "✓", "漢", "🙂")
-
-
-class Unit(NamedTuple):
-    """Tokens that make one piece of text, none of it before the last of them."""
-
-    text: str
-    tokens: tuple[str, ...]
-
-
-class Kind(NamedTuple):
-    """A tokenizer with a decoder of some kind, and units to write output with."""
-
-    tokenization: Tokenization
-    units: tuple[Unit, ...]
-
-    def ids(self, *tokens: str) -> list[int]:
-        ids = [self.tokenization._backend.token_to_id(token) for token in tokens]
-        return [token_id for token_id in ids if token_id is not None]
-
-
-def kind(decoder: decoders.Decoder | None, units: Sequence[Unit], extra: Sequence[str] = ()) -> Kind:
-    tokens = [*SPECIAL, *(token for unit in units for token in unit.tokens), *extra]
-    vocab = {token: index for index, token in enumerate(dict.fromkeys(tokens))}
-    backend = Tokenizer(models.WordLevel(vocab, unk_token="<s>"))
-    if decoder is not None:
-        backend.decoder = decoder
-    backend.add_special_tokens(list(SPECIAL))
-    return Kind(Tokenization(backend), (*units, *(Unit(token, (token,)) for token in SPECIAL)))
-
-
-def byte_level() -> Kind:
-    mapping = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    units = []
-    for word in WORDS:
-        mapped = mapping.pre_tokenize_str(word)[0][0]  # one character for each byte
-        units.append(Unit(word, (mapped,)))
-        if not word.isascii():
-            units += [Unit(word, tuple(mapped)), Unit(word, (mapped[:1], mapped[1:]))]
-    return kind(decoders.ByteLevel(), units, sorted(pre_tokenizers.ByteLevel.alphabet()))
-
-
-def sentencepiece_units() -> list[Unit]:
-    units = [Unit(word, (word.replace(" ", "▁"),)) for word in WORDS]
-    in_bytes = {word: tuple(f"<0x{byte:02X}>" for byte in word.encode()) for word in WORDS if len(word) == 1}
-    return units + [Unit(word, tokens) for word, tokens in in_bytes.items()]
-
-
-def byte_fallback(strip: int) -> Kind:
-    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    stripping = [decoders.Strip(" ", strip, 0)] if strip else []
-    every_byte = [f"<0x{byte:02X}>" for byte in range(256)]
-    return kind(decoders.Sequence(steps + stripping), sentencepiece_units(), every_byte)
-
-
-def metaspace() -> Kind:
-    return kind(decoders.Metaspace(), [unit for unit in sentencepiece_units() if "<0x" not in unit.tokens[0]])
-
-
-def unknown_kind() -> Kind:
-    """Byte fallback that is not recognised (two blanks stripped), so that it is decoded through a window."""
-    return byte_fallback(strip=2)
-
-
-KINDS = {
-    "byte level": byte_level(),
-    "llama 2": byte_fallback(strip=1),
-    "gemma": byte_fallback(strip=0),
-    "metaspace": metaspace(),
-}
 every_kind = pytest.mark.parametrize("name", KINDS)
-
 stop_strings = st.lists(st.text("ab th\né✓漢🙂", min_size=1, max_size=5), max_size=4).map(tuple)
-
-
-class Case(NamedTuple):
-    """One request: its prompt, its output, and the text that each output token makes available."""
-
-    prompt: list[int]
-    output: list[int]
-    text: str
-    lengths: list[int]
-    """Characters of `text` that are complete after each output token."""
-
-
-def draw_case(data: st.DataObject, kind: Kind, skip_special_tokens: bool) -> Case:
-    units = st.lists(st.sampled_from(kind.units), max_size=25)
-    prompt = kind.ids(*(token for unit in data.draw(units) for token in unit.tokens))
-    drawn = data.draw(units)
-    output, shown, counts = [], "", []
-    for unit in drawn:
-        output += kind.ids(*unit.tokens)
-        counts += [len(shown)] * (len(unit.tokens) - 1)
-        shown += "" if skip_special_tokens and unit.text in SPECIAL else unit.text
-        counts.append(len(shown))
-    decode = kind.tokenization.decode
-    before = decode(prompt, skip_special_tokens=skip_special_tokens)
-    whole = decode(prompt + output, skip_special_tokens=skip_special_tokens)
-    text = whole.removeprefix(before)
-    assert before + text == whole and shown.endswith(text)  # the decoder may drop blanks at the start
-    dropped = len(shown) - len(text)
-    return Case(prompt, output, text, [max(0, count - dropped) for count in counts])
 
 
 def first_stop(case: Case, stops: Sequence[str], min_tokens: int) -> tuple[int, StopMatch] | None:
@@ -132,11 +29,6 @@ def first_stop(case: Case, stops: Sequence[str], min_tokens: int) -> tuple[int, 
                 return end, StopMatch(stop=max(complete, key=len), num_tokens=num_tokens)
         available = length
     return None
-
-
-def draw_chunks(data: st.DataObject, output: list[int]) -> list[list[int]]:
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(output)), max_size=len(output))))
-    return [output[start:end] for start, end in zip([0, *cuts], [*cuts, len(output)], strict=True)]
 
 
 @every_kind
@@ -318,84 +210,6 @@ def test_the_integrity_check_notices_text_that_is_held_for_no_reason() -> None:
     core._streams["x"].held = "too long"
     with pytest.raises(AssertionError, match="'x' holds 8 characters"):
         core.check_integrity()
-
-
-WINDOW_KINDS: dict[str, Callable[[], Kind]] = {
-    "byte fallback": unknown_kind,
-    "no decoder": lambda: kind(None, [Unit(word, (word,)) for word in ("the", "a", "b")]),
-    "word pieces": lambda: kind(
-        decoders.WordPiece(cleanup=False), [Unit(word, (word,)) for word in ("the", "##a", "b")]
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WINDOW_KINDS)
-@settings(max_examples=150)
-@given(st.data(), st.booleans())
-def test_other_decoders_are_served_through_a_window(name: str, data: st.DataObject, skip: bool) -> None:
-    kind = WINDOW_KINDS[name]()
-    words = [unit for unit in kind.units if unit.text.strip()]  # a window of blanks alone is all stripped
-    draw = st.lists(st.sampled_from(words), max_size=20)
-    prompt, output = (kind.ids(*(t for unit in data.draw(draw) for t in unit.tokens)) for _ in range(2))
-    core = Detokenization(kind.tokenization)
-    core.open("x", prompt, skip_special_tokens=skip)
-    text = "".join(core.push("x", chunk).text for chunk in draw_chunks(data, output)) + core.finish("x").text
-    decode = kind.tokenization.decode
-    before = decode(prompt, skip_special_tokens=skip)
-    assert before + text == decode(prompt + output, skip_special_tokens=skip)
-
-
-@pytest.mark.parametrize("name", WINDOW_KINDS)
-@pytest.mark.parametrize("spaces", [True, False])
-def test_special_tokens_have_blanks_between_them_unless_asked_for_without(name: str, spaces: bool) -> None:
-    kind = WINDOW_KINDS[name]()
-    first, second, *_ = SPECIAL
-    core = Detokenization(kind.tokenization)
-    core.open("x", kind.ids("b"), skip_special_tokens=False, spaces_between_special_tokens=spaces)
-    text = core.push("x", kind.ids("b", first, second, first, "b")).text + core.finish("x").text
-    blank = kind.tokenization.decode(kind.ids(first, second), skip_special_tokens=False)[
-        len(first) : -len(second)
-    ]
-    expected = blank.join([first, second, first]) if spaces else first + second + first
-    assert expected in text and text.endswith("b")
-
-
-def test_a_window_does_not_grow_on_bytes_that_never_become_a_character() -> None:
-    kind = unknown_kind()
-    core = Detokenization(kind.tokenization)
-    core.open("x", kind.ids("a"))
-    text = ""
-    for _ in range(100):
-        text += core.push("x", kind.ids("<0xFF>")).text
-        core.check_integrity()
-    assert text + core.finish("x").text == "\ufffd" * 100
-
-
-class CountingTable:
-    """A tokenizer that counts how many tokens it is asked to decode."""
-
-    special_ids: frozenset[int] = frozenset()
-    decoder_spec = None
-
-    def __init__(self) -> None:
-        self.num_decoded = 0
-
-    def id_to_token(self, token_id: int, /) -> str | None:
-        return "x"
-
-    def decode(self, token_ids: Sequence[int], /, *, skip_special_tokens: bool = True) -> str:
-        self.num_decoded += len(token_ids)
-        return "x" * len(token_ids)
-
-
-def test_the_cost_of_a_window_is_linear_in_the_output() -> None:
-    table = CountingTable()
-    checked: TokenTable = table
-    core = Detokenization(checked)
-    core.open("x", range(1000))
-    for token_id in range(1000):
-        core.push("x", [token_id])
-    assert table.num_decoded < 1000 * 10
 
 
 @example("ab" * 10)

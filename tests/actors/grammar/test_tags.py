@@ -8,7 +8,7 @@ import json
 import pytest
 
 from pageant.actors.grammar.errors import GrammarError
-from pageant.actors.parsers.arguments import as_python, as_xml
+from pageant.actors.parsers.arguments import GLM, GLM_LINES, MINIMAX, QWEN, as_python
 from pageant.actors.parsers.base import joined
 from pageant.actors.parsers.formats import TOOL_FORMATS
 from pageant.protocol.structured_outputs import StructuredOutputsParams as Asked
@@ -125,7 +125,24 @@ GOOD = [("weather", '{"city": "Köln", "days": 3}'), ("now", "{}"), ("weather", 
 CITY, DAYS = "<parameter=city>\nKöln\n</parameter>\n", "<parameter=days>\n3\n</parameter>\n"
 ELSEWHERE = {  # the same arguments
     as_python: {GOOD[0][1]: 'city="Köln", days=3', GOOD[1][1]: "", GOOD[2][1]: 'city=""'},
-    as_xml: {GOOD[0][1]: CITY + DAYS, GOOD[1][1]: "", GOOD[2][1]: CITY.replace("Köln", "")},
+    QWEN.of_schema: {GOOD[0][1]: CITY + DAYS, GOOD[1][1]: "", GOOD[2][1]: CITY.replace("Köln", "")},
+    **{
+        form.of_schema: {
+            GOOD[0][1]: f"{city}Köln{behind}{days}3{behind}",
+            GOOD[1][1]: "",
+            GOOD[2][1]: city + behind,
+        }
+        for form, city, days, behind in (
+            (
+                GLM_LINES,
+                "<arg_key>city</arg_key>\n<arg_value>",
+                "<arg_key>days</arg_key>\n<arg_value>",
+                "</arg_value>\n",
+            ),
+            (GLM, "<arg_key>city</arg_key><arg_value>", "<arg_key>days</arg_key><arg_value>", "</arg_value>"),
+            (MINIMAX, '<parameter name="city">', '<parameter name="days">', "</parameter>\n"),
+        )
+    },
 }
 
 
@@ -191,7 +208,12 @@ FREE = [None, {"type": "object"}]
 @pytest.mark.parametrize("schema", [*FREE, {"$ref": "#/$defs/F", "$defs": {"F": TOOLS["weather"]}}], ids=str)
 @pytest.mark.parametrize(
     ("name", "arguments"),
-    [("qwen3_coder", CITY), ("pythonic", 'city="a) (\\"b", days=[1]'), ("hermes", '{"city": "a"}')],
+    [
+        ("qwen3_coder", CITY),
+        ("glm45", "<arg_key>city</arg_key>\n<arg_value>a</arg_value>\n"),
+        ("pythonic", 'city="a) (\\"b", days=[1]'),
+        ("hermes", '{"city": "a"}'),
+    ],
 )
 def test_a_tool_whose_arguments_are_free_can_be_called_with_some(takes, name, arguments, schema):
     form = TOOL_FORMATS[name]

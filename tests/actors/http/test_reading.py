@@ -72,11 +72,11 @@ def test_what_is_asked_of_structured_outputs_is_not_passed_over():
 
 
 def test_parts_that_are_no_text_are_refused_by_their_kind():
-    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    parts = [{"type": "text", "text": "a"}, {"type": "video_url", "video_url": {"url": "data:,"}}]
     body = {"messages": [{"role": "user", "content": parts}]}
     asked, _ = read(json.dumps(body).encode(), ChatRequest)
     with pytest.raises(
-        BadRequest, match=r"messages\[0\]\.content\[1\]\.type is 'image_url'; expected 'text'"
+        BadRequest, match=r"messages\[0\]\.content\[1\]\.type is 'video_url'; expected 'text'"
     ):
         asked.conversation()
 

@@ -16,11 +16,8 @@ from pageant.protocol.supervision import ActorEntry, ActorStatistics, Handled, N
 from pageant.protocol.tiers import TierStatistics
 
 
-@pytest.fixture
-def everything() -> Observation:
-    """One of each thing that can be observed."""
-    histograms = {name: Histogram((1.0,)).statistics() for name in HISTOGRAMS}
-    steps = {"iteration_tokens_total", "step_seconds"}
+def front_node() -> NodeStatistics:
+    """A node with a scheduler that has handled and sent."""
     handled = ActorStatistics(
         incarnation=3,
         mailbox_depth=4,
@@ -31,6 +28,27 @@ def everything() -> Observation:
         tasks=2,
         kinds={"Submit": Handled(7, 0.5)},
     )
+    plans = Traffic(actor="scheduler", kind="StepPlan", sent=2, sent_bytes=200, received=1, received_bytes=64)
+    return NodeStatistics(
+        node="front",
+        pid=1,
+        delivered=5,
+        sent=4,
+        received=3,
+        refused=2,
+        dead_letters={"actor down": 1},
+        actors={"scheduler": handled},
+        cpu_seconds=1.5,
+        resident_bytes=2**20,
+        traffic=(plans,),
+    )
+
+
+@pytest.fixture
+def everything() -> Observation:
+    """One of each thing that can be observed."""
+    histograms = {name: Histogram((1.0,)).statistics() for name in HISTOGRAMS}
+    steps = {"iteration_tokens_total", "step_seconds"}
     tier = TierStatistics(
         name="host",
         num_blocks=8,
@@ -56,30 +74,7 @@ def everything() -> Observation:
         models={"": "demo"},
         at=10.0,
         actors=(ActorEntry(name="scheduler", node="front", incarnation=3, up=True, restarts=2),),
-        nodes={
-            "front": NodeStatistics(
-                node="front",
-                pid=1,
-                delivered=5,
-                sent=4,
-                received=3,
-                refused=2,
-                dead_letters={"actor down": 1},
-                actors={"scheduler": handled},
-                cpu_seconds=1.5,
-                resident_bytes=2**20,
-                traffic=(
-                    Traffic(
-                        actor="scheduler",
-                        kind="StepPlan",
-                        sent=2,
-                        sent_bytes=200,
-                        received=1,
-                        received_bytes=64,
-                    ),
-                ),
-            )
-        },
+        nodes={"front": front_node()},
         frontends={
             "http": FrontendStatistics(
                 num_open=1,

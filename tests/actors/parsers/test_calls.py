@@ -14,11 +14,7 @@ from pageant.actors.parsers.base import Said, joined
 from pageant.actors.parsers.formats import REASONING_MARKS, TOOL_FORMATS
 from pageant.actors.parsers.reading import ChatParser
 from pageant.actors.parsers.scanner import Scanner
-
-A, B = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-C, D, S = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
-RAIN = ("weather", {"city": 'Köln "x" \\ {[', "days": [1, 2.5, {"a": None}]})
-TIME = ("now", {})
+from tests.actors.parsers.call_texts import TEXTS, TIME, A, C, D, S
 
 
 def reader(name, reasoning=None, schemas=None, **more):
@@ -43,85 +39,6 @@ def calls_of(said) -> list:
     return [(call.name, json.loads(call.arguments)) for call in said.calls]
 
 
-def written(value) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-WEATHER = written(RAIN[1])
-OBJECTS = f'{{"name": "weather", "SLOT": {WEATHER}}}', '{"name": "now", "SLOT": {}}'
-NAMED, WITH_PARAMETERS = (
-    [one.replace("SLOT", slot) for one in OBJECTS] for slot in ("arguments", "parameters")
-)
-AS_STRING = written({"name": "f", "arguments": written({"a": 1})})
-FENCED = [f"{C}function{S}{name}\n```json\n{written(arguments)}\n```{D}" for name, arguments in (RAIN, TIME)]
-CODER = [
-    f"<tool_call>\n<function=weather>\n<parameter=city>\n{RAIN[1]['city']}\n</parameter>\n<parameter=days>\n"
-    f"{written(RAIN[1]['days'])}\n</parameter>\n</function>\n</tool_call>",
-    "<tool_call>\n<function=now>\n</function>\n</tool_call>",
-]
-TEXTS = [
-    ("hermes", f"<tool_call>\n{NAMED[0]}\n</tool_call>", [RAIN], ""),
-    (
-        "hermes",
-        f"Let me see.\n\n<tool_call>{NAMED[1]}</tool_call>\n"
-        f'<tool_call>\n{{"arguments": {WEATHER}, "name": "weather"}}\n</tool_call>\n',
-        [TIME, RAIN],
-        "Let me see.",
-    ),
-    ("hermes", '<tool_call>{"name": "now"}</tool_call> Done.', [TIME], "Done."),
-    ("hermes", f"<tool_call>{AS_STRING}</tool_call>", [("f", {"a": 1})], ""),
-    ("qwen3_coder", f"Well.\n{CODER[0]}\n{CODER[1]}\n", [RAIN, TIME], "Well."),
-    (
-        "qwen3_coder",
-        CODER[0].removeprefix("<tool_call>\n").replace(">\n", ">").replace("\n<", "<"),
-        [RAIN],
-        "",
-    ),
-    ("llama3_json", WITH_PARAMETERS[0], [RAIN], ""),
-    (
-        "llama3_json",
-        f'<|python_tag|>{{"type": "function", {WITH_PARAMETERS[0][1:]}; {WITH_PARAMETERS[1]}',
-        [RAIN, TIME],
-        "",
-    ),
-    ("mistral", f"[TOOL_CALLS] [{', '.join(NAMED)}]", [RAIN, TIME], ""),
-    ("mistral", f"Well.[TOOL_CALLS]weather{WEATHER}[TOOL_CALLS]now{{}}", [RAIN, TIME], "Well."),
-    ("mistral_args", f"[TOOL_CALLS]weather[CALL_ID]123456789[ARGS]{WEATHER}", [RAIN], ""),
-    (
-        "pythonic",
-        '[weather(city="Köln \\"x\\" \\\\ {[", days=[1, 2.5, {"a": None}]), now()]',
-        [RAIN, TIME],
-        "",
-    ),
-    (
-        "pythonic",
-        "<|python_start|>[f(a=-1, b=true, c=(1, 'x)'))]<|python_end|>",
-        [("f", {"a": -1, "b": True, "c": [1, "x)"]})],
-        "",
-    ),
-    ("deepseek_v3", f"Yes.{A}{FENCED[0]}\n{FENCED[1]}{B}", [RAIN, TIME], "Yes."),
-    ("deepseek_v31", f"{A}{C}weather{S}{WEATHER}{D}{C}now{S}{{}}{D}{B}", [RAIN, TIME], ""),
-    ("json", f"[{', '.join(WITH_PARAMETERS)}]", [RAIN, TIME], ""),
-    ("granite", f"Well.<|tool_call|>[{', '.join(NAMED)}]", [RAIN, TIME], "Well."),
-    ("granite", f"<tool_call> [{NAMED[0]}]", [RAIN], ""),
-    ("granite-20b-fc", f"<function_call> {NAMED[0]}\n<function_call>{NAMED[1]} Done.", [RAIN, TIME], "Done."),
-    ("jamba", f"Well. <tool_calls>[{', '.join(NAMED)}]</tool_calls>\n", [RAIN, TIME], "Well."),
-    (
-        "longcat",
-        f"<longcat_tool_call>{NAMED[0]}</longcat_tool_call>\n<longcat_tool_call>{NAMED[1]}\n</longcat_tool_call>",
-        [RAIN, TIME],
-        "",
-    ),
-    ("internlm", f"Ok.<|action_start|><|plugin|>\n{WITH_PARAMETERS[0]}<|action_end|>\n", [RAIN], "Ok."),
-    ("phi4_mini_json", f"functools[{', '.join(NAMED)}]", [RAIN, TIME], ""),
-    ("phi4_mini_json", f"Use functools.wraps: functools[{NAMED[1]}]", [TIME], "Use functools.wraps:"),
-    ("lfm2", "Hm.<|tool_call_start|>[now(), f(a=[1])]<|tool_call_end|>", [TIME, ("f", {"a": [1]})], "Hm."),
-    ("xlam", f"[{', '.join(NAMED)}]", [RAIN, TIME], ""),
-    ("xlam", f"```json\n[{NAMED[0]}]\n```", [RAIN], ""),
-    ("xlam", f"<tool_call>{NAMED[0]}</tool_call>", [RAIN], ""),
-]
-
-
 @pytest.mark.parametrize(("form", "text", "calls", "content"), TEXTS)
 def test_calls_are_read_letter_by_letter_and_all_at_once(form, text, calls, content):
     for cuts in (None, ()):
@@ -142,6 +59,9 @@ def test_how_a_text_is_cut_changes_nothing(data):
 
 
 NO_CALLS = [
+    ("glm45", 'Use <tool_call>{"name": "f"}</tool_call>, or <arg_key>'),
+    ("glm47", "<tool_call></tool_call> is none"),
+    ("minimax_m2", "<minimax:tool_call> is a mark, as is <invoke"),
     ("xlam", "[1, 2] is a list"),
     ("xlam", "```python\nprint(1)\n```"),
     ("xlam", "``````"),
@@ -177,6 +97,13 @@ def test_what_is_no_call_is_content_to_the_letter(form, text):
 
 
 MARKS = [
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<minimax:tool_call>",
+    '<invoke name="',
+    "</invoke>",
     "<tool_call>",
     "</tool_call>",
     "[TOOL_CALLS]",
@@ -299,6 +226,22 @@ def test_a_text_among_the_arguments_is_told_as_it_comes():
     assert end.arguments == '"}'
 
 
+def test_texts_of_glm_and_minimax_are_told_as_they_come_and_by_their_schemas():
+    schemas = {"f": {"properties": {"code": {"type": "string"}, "n": {"type": "integer"}}}}
+    glm = "<tool_call>f\n<arg_key>code</arg_key>\n<arg_value>", "12</arg_value>\n<arg_key>n</arg_key>\n"
+    glm += ("<arg_value>12</arg_value>\n</tool_call>",)
+    minimax = '<minimax:tool_call>\n<invoke name="f">\n<parameter name="code">', "12</parameter>\n"
+    minimax += ('<parameter name="n">12</parameter>\n</invoke>\n</minimax:tool_call>',)
+    for form, parts in (("glm45", glm), ("minimax_m2", minimax)):
+        assert calls_of(read(reader(form, schemas=schemas), "".join(parts))) == [
+            ("f", {"code": "12", "n": 12})
+        ]
+        parser = reader(form, schemas=schemas)
+        parser.begin(None)
+        assert parser.feed(parts[0], (), False).calls[0].name == "f"
+        assert parser.feed("\nif x < 1: 'a' ", (), False).calls[-1].arguments.endswith("x < 1: 'a' ")
+
+
 def test_a_call_that_is_cut_off_keeps_what_there_is():
     said = read(reader("hermes"), '<tool_call>{"name": "f", "arguments": {"a": "x')
     assert [(call.name, call.arguments) for call in said.calls] == [("f", '{"a": "x')]
@@ -315,7 +258,7 @@ def test_a_text_of_calls_alone_has_no_content_wherever_it_is_cut_off(form, text)
 def test_a_call_that_is_cut_off_leaves_no_markup_where_a_mark_says_that_it_is_one(form, text):
     if not TOOL_FORMATS[form].reader.has_marks:
         return
-    marks = {"<tool_call>", "<function=", "[TOOL_CALLS]", A, C}
+    marks = {"<tool_call>", "<function=", "[TOOL_CALLS]", "<minimax:tool_call>", "<arg_key>", A, C}
     for length in range(len(text)):
         for cuts in (None, ()):
             content = read(reader(form), text[:length], cuts, cut=True).content

@@ -18,6 +18,9 @@ from pageant.protocol.errors import BadRequest
 TEMPLATES = {
     "harmony": "<|start|>assistant<|channel|>analysis<|message|>",
     "qwen3_coder": "'<tool_call>\\n<function=' + tool_call.name + '>\\n<parameter=' ~ tool_call.arguments",
+    "glm45": "the following XML format:\n<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>\n<arg_value>{",
+    "glm47": "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="tool-name-1">\n<parameter name="param-key-1">',
     "hermes": "{{ '<tool_call>\\n{\"name\": ' ~ name ~ ', \"arguments\": ' }}",
     "deepseek_v3": "<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '\\n' + '```json'",
     "deepseek_v31": "<｜tool▁call▁begin｜>'+ name + '<｜tool▁sep｜>'",

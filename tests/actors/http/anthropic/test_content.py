@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -78,13 +79,50 @@ def test_what_an_assistant_did_is_told_and_what_servers_did_is_named():
     ]
 
 
-@pytest.mark.parametrize("kind", ["image", "document"])
-def test_images_and_files_are_refused_with_their_place(kind):
-    block = {"type": kind, "source": {"type": "base64", "media_type": "x", "data": ""}}
-    with pytest.raises(BadRequest, match=rf"messages\[0\].content\[1\].type is '{kind}'"):
+def test_files_are_refused_with_their_place():
+    block = {"type": "document", "source": {"type": "base64", "media_type": "x", "data": ""}}
+    with pytest.raises(BadRequest, match=r"messages\[0\].content\[1\].type is 'document'"):
         turns({"type": "text", "text": "a"}, block)
-    with pytest.raises(BadRequest, match=rf"messages\[0\].content\[0\].content\[0\].type is '{kind}'"):
+    with pytest.raises(BadRequest, match=r"messages\[0\].content\[0\].content\[0\].type is 'document'"):
         turns(result([block]))
+
+
+PIXEL = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"pixels").decode()}
+IMAGE = {"type": "image", "source": PIXEL}
+
+
+def seen(message):
+    return [part if isinstance(part, str) else part.data.tobytes() for part in message.parts]
+
+
+def test_images_keep_their_places_among_texts_and_in_results():
+    texts = [{"type": "text", "text": text} for text in "abc"]
+    answer = result([texts[0], IMAGE])
+    given = asked(
+        {"role": "user", "content": [*texts[:2], IMAGE, texts[2]]}, {"role": "user", "content": [answer]}
+    )
+    first, second = given.conversation().messages
+    assert seen(first) == ["ab", b"pixels", "c"] and first.content == "ab\nc"
+    assert (second.role, seen(second)) == ("tool", ["a", b"pixels"])
+    assert given.fields_without_effect() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, "source.type is None; expected base64 or url"),
+        ({"type": "file", "file_id": "f"}, "source.type is 'file'; expected base64 or url"),
+        ({"type": "base64", "data": ""}, "source.data has no bytes"),
+        ({"type": "base64", "data": 3}, "source.data is a int"),
+        ({"type": "base64", "data": "a-b"}, "source.data is no base64"),
+        ({"type": "url", "url": "https://example.com/a.png"}, "source.url is .* expected a data: URL"),
+    ],
+)
+def test_images_that_cannot_be_taken_are_refused_with_their_place(source, message):
+    with pytest.raises(BadRequest, match=rf"messages\[0\].content\[0\].{message}"):
+        turns({"type": "image", "source": source})
+    with pytest.raises(BadRequest, match=r"system\[0\].type is 'image'"):
+        asked({"role": "user", "content": "a"}, system=[IMAGE]).conversation()
 
 
 @pytest.mark.parametrize("content", [None, "", []], ids=str)

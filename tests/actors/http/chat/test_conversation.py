@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -76,12 +77,51 @@ def test_a_custom_tools_call_is_that_of_a_function_with_a_text():
     assert json.loads(turn.tool_calls[0].arguments) == {"input": 'a "b"'}
 
 
-@pytest.mark.parametrize("kind", ["image_url", "input_image", "input_audio", "video_url", "file", "document"])
+@pytest.mark.parametrize("kind", ["input_audio", "video_url", "file", "document"])
 @pytest.mark.parametrize("role", ["user", "tool", "assistant"])
-def test_images_and_sounds_are_refused_with_their_place(kind, role):
+def test_sounds_and_files_are_refused_with_their_place(kind, role):
     content = ["a", {"type": "text", "text": "b"}, {"type": kind, kind: {}}]
     with pytest.raises(BadRequest, match=rf"messages\[0\].content\[2\].type is '{kind}'"):
         turns({"role": role, "content": content})
+
+
+PIXEL = "data:image/png;base64," + base64.b64encode(b"pixels").decode()
+IMAGES = [
+    {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
+    {"type": "image_url", "image_url": PIXEL},
+    {"type": "input_image", "image_url": PIXEL},
+]
+
+
+@pytest.mark.parametrize("part", IMAGES)
+@pytest.mark.parametrize("role", ["user", "tool", "assistant"])
+def test_images_keep_their_places_among_texts(part, role):
+    (turn,) = turns({"role": role, "content": ["a", part, {"type": "text", "text": "b"}, part]})
+    assert turn.content == "a\nb"
+    assert [one if isinstance(one, str) else one.data.tobytes() for one in turn.parts] == [
+        *("a", b"pixels"),
+        *("b", b"pixels"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"type": "image_url"}, r"content\[0\] has no image_url"),
+        ({"type": "image_url", "image_url": {}}, r"content\[0\].image_url.url is a NoneType"),
+        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "expected a data: URL"),
+        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}}, "expected a data: URL"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png,abc"}}, "without base64"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}, "has no bytes"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,a-b"}}, "no base64"),
+        ({"type": "image_url", "image_url": {"url": f"{PIXEL}{'AAAA' * 8_000_000}"}}, "at most 20971520"),
+        ({"type": "input_image", "file_id": "file-1"}, "files are not kept here"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_images_that_cannot_be_taken_are_refused_with_their_place(part, message):
+    with pytest.raises(BadRequest, match=rf"messages\[0\]\..*{message}"):
+        turns({"role": "user", "content": [part]})
 
 
 def test_parts_of_other_kinds_are_named_and_thoughts_are_thoughts():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -91,10 +92,31 @@ def test_a_call_may_have_its_result_within():
     assert (result.role, result.tool_call_id, result.content) == ("tool", "1", "a")
 
 
-def test_an_output_that_is_an_image_is_refused_with_its_place():
-    parts = [{"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": "data:"}]
-    with pytest.raises(BadRequest, match=r"input\[1\].output\[1\].type is 'input_image'"):
+PIXEL = "data:image/png;base64," + base64.b64encode(b"pixels").decode()
+IMAGE = {"type": "input_image", "image_url": PIXEL, "detail": "auto"}
+
+
+def seen(message):
+    return [part if isinstance(part, str) else part.data.tobytes() for part in message.parts]
+
+
+def test_images_keep_their_places_in_messages_and_in_results():
+    texts = [{"type": "input_text", "text": text} for text in "abc"]
+    output = {"type": "function_call_output", "call_id": "1", "output": [texts[0], IMAGE]}
+    first, result = messages({"role": "user", "content": [*texts[:2], IMAGE, texts[2]]}, output)
+    assert seen(first) == ["ab", b"pixels", "c"] and first.content == "ab\nc"
+    assert (result.role, seen(result)) == ("tool", ["a", b"pixels"])
+    items = [{"role": "assistant", "content": one} for one in ([texts[0]], [IMAGE], "b")]
+    (merged,) = messages(*items)
+    assert seen(merged) == ["a", b"pixels", "b"]
+
+
+def test_parts_that_cannot_be_taken_are_refused_with_their_place():
+    parts = [{"type": "input_text", "text": "a"}, IMAGE | {"image_url": "https://example.com/a.png"}]
+    with pytest.raises(BadRequest, match=r"input\[1\].output\[1\].image_url is .* expected a data: URL"):
         messages(USER, {"type": "function_call_output", "call_id": "1", "output": parts})
+    with pytest.raises(BadRequest, match=r"input\[0\].content\[0\].file_id is given; expected image_url"):
+        messages({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]})
     with pytest.raises(BadRequest, match=r"input\[0\].content\[0\].type is 'input_file'"):
         messages({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]})
 

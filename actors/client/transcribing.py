@@ -1,0 +1,137 @@
+"""Transcription by `LLM` and `Engine`: a sound of any length to text, over the session's requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pageant.actors.client.asking import Asked
+from pageant.actors.client.outputs import RequestOutput
+from pageant.actors.frontend.given_audio import read_sound
+from pageant.actors.frontend.prompts import check_settings
+from pageant.actors.frontend.transcription import (
+    Segment,
+    Transcription,
+    TranscriptionOutput,
+    TranscriptionSettings,
+    check_previous,
+)
+from pageant.protocol.arrays import int32
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.hearing import AudioInputs, AudioMeasured, AudioPart, MeasureAudio
+from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
+
+if TYPE_CHECKING:
+    from pageant.actors.client.session import Session
+
+__all__ = [
+    "TranscribingMethods",
+    "advance",
+    "begin_transcription",
+    "end_transcription",
+    "transcription_settings",
+]
+
+ENCODE_SECONDS = 600.0
+_DEATHS_MAX = 3
+
+
+def transcription_settings(given: dict[str, Any]) -> tuple[TranscriptionSettings, dict[str, Any]]:
+    """Return keyword arguments in two: the settings of a transcription, and those of its requests.
+
+    Raises:
+        BadRequest: a value is out of range.
+    """
+    names = TranscriptionSettings.__struct_fields__
+    own = {name: value for name, value in given.items() if name in names and value is not None}
+    rest = {name: value for name, value in given.items() if name not in names}
+    return TranscriptionSettings(**own), rest
+
+
+def begin_transcription(session: Session, sound: Any, settings: TranscriptionSettings) -> Transcription:
+    """Return the transcription of a sound, which a user brings. Blocks.
+
+    Raises:
+        BadRequest: no sound, or one that the model cannot hear as asked.
+    """
+    inputs = session.limits.audio
+    if inputs is None:
+        raise BadRequest("this model takes texts; expected one that hears, such as Whisper", "model")
+    audio: AudioPart = read_sound(sound)
+    settings.check(inputs)
+    previous: list[int] = []
+    if settings.prompt.strip():
+        previous = _tokens(session, f" {settings.prompt.strip()}", inputs)
+    measured = session.ask(
+        f"{session.replica}encoder", MeasureAudio(audio=audio), ENCODE_SECONDS, deaths_max=_DEATHS_MAX
+    )
+    if not isinstance(measured, AudioMeasured):
+        raise BadRequest(measured.reason, "audio")
+    return Transcription(audio, measured, inputs, settings, previous, session.limits.max_model_len)
+
+
+def _tokens(session: Session, text: str, inputs: AudioInputs) -> list[int]:
+    """Return the tokens of a text that comes before."""
+    if not session.limits.has_tokenizer:
+        raise BadRequest("prompt is given; the model is served without a tokenizer", "prompt")
+    request = Tokenize(text=text, add_special_tokens=False)
+    answer = session.ask(f"{session.replica}tokenizer", request, deaths_max=_DEATHS_MAX)
+    if not isinstance(answer, Tokenized):
+        raise BadRequest(answer.reason, "prompt")
+    return check_previous(answer.token_ids.tolist(), inputs)
+
+
+def end_transcription(session: Session, found: Transcription) -> TranscriptionOutput:
+    """Return what was heard, as text where the model has a tokenizer. Blocks."""
+    pieces = found.texts()
+    if not session.limits.has_tokenizer or not pieces:
+        return found.output([""] * len(pieces))
+    request = Detokenize(
+        counts=int32([len(piece) for piece in pieces]),
+        token_ids=int32([token for piece in pieces for token in piece]),
+    )
+    return found.output(session.ask(f"{session.replica}tokenizer", request, deaths_max=_DEATHS_MAX).texts)
+
+
+def advance(found: Transcription, output: RequestOutput) -> list[Segment]:
+    """Give a transcription what was written for its request. Return the segments that it adds."""
+    written = output.outputs[0]
+    count = len(written.token_ids)
+    total = written.cumulative_logprob
+    return found.advance(written.token_ids, None if total is None or not count else total / count)
+
+
+class TranscribingMethods:
+    """`LLM`'s methods for models that hear."""
+
+    if TYPE_CHECKING:
+        _session: Session
+
+        def _run(self, prompts: list[Any], own: Asked) -> list[RequestOutput]: ...
+
+    def transcribe(self, audio: Any, **given: Any) -> list[TranscriptionOutput]:
+        """Write down what is said in sounds, batched together; in the sounds' order.
+
+        Args:
+            audio: one sound, or a list of such: a file's bytes; samples as a float array [samples] or [channels,
+                samples], of 16,000 a second; or such an array and its rate.
+            given: see `TranscriptionSettings`, such as `language` and `timestamps`; and `RequestSettings`.
+
+        Raises:
+            BadRequest: no sound, a model that does not hear, or a setting that is out of range.
+        """
+        settings, rest = transcription_settings(given)
+        own = check_settings(rest, self._session.limits.adapters)
+        sounds: Sequence[Any] = audio if isinstance(audio, list) else [audio]
+        found = [begin_transcription(self._session, sound, settings) for sound in sounds]
+        while going := [one for one in found if not one.done]:
+            drawn = Asked(
+                params=[one.params() for one in going],
+                settings=[own] * len(going),
+                lora_requests=[None] * len(going),
+                progress=False,
+            )
+            outputs = self._run([one.prompt() for one in going], drawn)
+            for one, output in zip(going, outputs, strict=True):
+                advance(one, output)
+        return [end_transcription(self._session, one) for one in found]

@@ -1,0 +1,273 @@
+"""`/v1/audio/transcriptions` and `/v1/audio/translations`: files of sounds, and what is said in them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Response, post
+from litestar.datastructures import UploadFile
+from litestar.response import Stream
+
+from pageant.actors.frontend.given_audio import read_audio_file
+from pageant.actors.frontend.transcription import (
+    Segment,
+    Transcription,
+    TranscriptionSettings,
+    check_previous,
+)
+from pageant.actors.http.errors import told
+from pageant.actors.http.openai.transcript_formats import (
+    Transcript,
+    TranscriptDelta,
+    TranscriptDone,
+    TranscriptFormat,
+    VerboseTranscript,
+    brief,
+    subtitles,
+    usage_of,
+    verbose,
+)
+from pageant.actors.http.openapi import describe
+from pageant.actors.http.served import Served
+from pageant.actors.http.service import Http, Service, Taken
+from pageant.actors.http.streams import HEADERS, encode, sse, until_gone
+from pageant.protocol.arrays import int32
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.hearing import AudioMeasured, AudioPart, MeasureAudio
+from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
+
+__all__ = ["routes"]
+
+Task = Literal["transcribe", "translate"]
+ENCODE_SECONDS = 600.0
+_FILE = {"type": "string", "format": "binary"}
+_NUMBERS: dict[str, type] = {"temperature": float, "seed": int, "max_completion_tokens": int}
+_FLAGS = {"true": True, "false": False, "1": True, "0": False}
+_GRANULARITIES = "timestamp_granularities"
+
+
+class TranslationRequest(msgspec.Struct, kw_only=True):
+    """`POST /v1/audio/translations`: a form with a file."""
+
+    file: Annotated[str, msgspec.Meta(extra_json_schema=_FILE)]
+    model: str | None = None
+    language: str | None = None
+    prompt: str | None = None
+    response_format: TranscriptFormat | None = None
+    temperature: float | None = None
+    stream: bool | None = None
+    seed: int | None = None
+    max_completion_tokens: int | None = None
+
+    @property
+    def has_times(self) -> bool:
+        """Tell whether the answer has times of pieces of text."""
+        return self.response_format in ("verbose_json", "srt", "vtt")
+
+    def settings(self, task: Task) -> TranscriptionSettings:
+        """Return what is asked, as transcriptions take it.
+
+        Raises:
+            BadRequest: a value is out of range.
+        """
+        if self.stream and self.response_format not in (None, "json", "text"):
+            raise BadRequest(
+                f"response_format is {self.response_format}; expected json or text for a stream",
+                "response_format",
+            )
+        return TranscriptionSettings(
+            language=self.language or None,
+            task=task,
+            timestamps=self.has_times,
+            prompt=self.prompt or "",
+            temperature=self.temperature or 0.0,
+            seed=self.seed,
+            max_tokens=self.max_completion_tokens,
+        )
+
+
+class TranscriptionRequest(TranslationRequest, kw_only=True):
+    """`POST /v1/audio/transcriptions`: a form with a file."""
+
+    timestamp_granularities: list[Literal["segment"]] | None = None
+
+
+def routes(service: Service) -> list[Any]:
+    """The routes of this family."""
+    answers = (Transcript, VerboseTranscript)
+
+    @post(
+        "/v1/audio/transcriptions",
+        status_code=200,
+        opt=describe(TranscriptionRequest, answers, streams=True, form=True),
+    )
+    async def transcriptions(request: Http) -> Response[Any]:
+        """Write down what is said in a file."""
+        return await _answer(service, request, TranscriptionRequest, "transcribe")
+
+    @post(
+        "/v1/audio/translations",
+        status_code=200,
+        opt=describe(TranslationRequest, answers, streams=True, form=True),
+    )
+    async def translations(request: Http) -> Response[Any]:
+        """Write down in English what is said in a file."""
+        return await _answer(service, request, TranslationRequest, "translate")
+
+    return [transcriptions, translations]
+
+
+async def _answer(
+    service: Service, request: Http, shape: type[TranslationRequest], task: Task
+) -> Response[Any]:
+    service.part_of(request.headers.get("traceparent"))
+    fields, data = await _form(request)
+    taken: Taken[TranslationRequest] = service.check(
+        encode(fields), shape, "transcr", request.headers.get("x-request-id")
+    )
+    asked, settings = taken.asked, taken.asked.settings(task)
+    hearing = _Hearing(service, taken, await _begin(service, taken.served, data, settings))
+    if asked.stream:
+        return Stream(hearing.events(), media_type="text/event-stream", headers={**HEADERS, **taken.headers})
+    segments = [one for window in [window async for window in hearing.windows(request)] for one in window]
+    heard = hearing.transcription.output([one.text for one in segments])
+    match asked.response_format:
+        case "text":
+            return _text(heard.text + "\n", taken, "text/plain")
+        case "srt" | "vtt" as form:
+            kind = "text/vtt" if form == "vtt" else "application/x-subrip"
+            return _text(subtitles(heard.segments, form), taken, kind)
+        case "verbose_json":
+            body: Transcript = verbose(heard, task, settings.temperature)
+        case _:
+            body = brief(heard)
+    return Response(encode(body), headers=taken.headers, media_type="application/json")
+
+
+def _text(text: str, taken: Taken[Any], kind: str) -> Response[Any]:
+    return Response(text, headers=taken.headers, media_type=f"{kind}; charset=utf-8")
+
+
+async def _form(request: Http) -> tuple[dict[str, Any], bytes]:
+    """Return the fields of a form, and its file.
+
+    Raises:
+        BadRequest: no form with a file.
+    """
+    kind = request.headers.get("content-type", "")
+    if not kind.startswith("multipart/form-data"):
+        raise BadRequest(f"content-type is {kind!r:.80}; expected multipart/form-data with a file", "file")
+    fields: dict[str, Any] = {}
+    data: bytes | None = None
+    for name, value in (await request.form()).multi_items():
+        if name == "file":
+            data = await value.read() if isinstance(value, UploadFile) else str(value).encode()
+        elif isinstance(value, UploadFile):
+            raise BadRequest(f"{name:.80} is a file; expected a text", name)
+        elif name.endswith("[]"):
+            fields.setdefault(name.removesuffix("[]"), []).append(value)
+        elif name == _GRANULARITIES:
+            fields.setdefault(name, []).append(value)
+        else:
+            fields[name] = _typed(name, value)
+    if data is None:
+        raise BadRequest("Object missing required field `file`", "file")
+    return {**fields, "file": ""}, data
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Return a field's text as what the field is; as it is where it is none, for the complaint."""
+    if name == "stream":
+        return _FLAGS.get(str(value).lower(), value)
+    try:
+        return _NUMBERS[name](value) if name in _NUMBERS else value
+    except (TypeError, ValueError):
+        return value
+
+
+async def _begin(
+    service: Service, served: Served, data: bytes, settings: TranscriptionSettings
+) -> Transcription:
+    """Return the transcription of a file.
+
+    Raises:
+        BadRequest: no sound, or one that the model cannot hear as asked.
+    """
+    inputs = served.limits.audio
+    if inputs is None:
+        raise BadRequest("this model takes texts; expected one that hears, such as Whisper", "model")
+    settings.check(inputs)
+    audio: AudioPart = read_audio_file(data)
+    previous: list[int] = []
+    if text := settings.prompt.strip():
+        if not served.limits.has_tokenizer:
+            raise BadRequest("prompt is given; the model is served without a tokenizer", "prompt")
+        asked = Tokenize(text=f" {text}", add_special_tokens=False)
+        answer = await service.ask(served, "tokenizer", asked, again=True)
+        if not isinstance(answer, Tokenized):
+            raise BadRequest(answer.reason, "prompt")
+        previous = check_previous(answer.token_ids.tolist(), inputs)
+    measured = await service.ask(served, "encoder", MeasureAudio(audio=audio), ENCODE_SECONDS, again=True)
+    if not isinstance(measured, AudioMeasured):
+        raise BadRequest(measured.reason, "file")
+    return Transcription(audio, measured, inputs, settings, previous, served.limits.max_model_len)
+
+
+@dataclass(frozen=True)
+class _Hearing:
+    """A transcription on its way."""
+
+    service: Service
+    taken: Taken[TranslationRequest]
+    transcription: Transcription
+
+    async def windows(self, request: Http | None = None) -> AsyncIterator[list[Segment]]:
+        """Yield the segments of each window, with their texts.
+
+        Args:
+            request: ends it all where its client leaves; None leaves that to the caller.
+        """
+        service, taken, found = self.service, self.taken, self.transcription
+        while not found.done:
+            answers = service.begin(taken.served, [found.prompt()], found.params(), taken.name, whole=True)
+            try:
+                if request is None:
+                    (piece,) = await answers.whole()
+                else:
+                    async with until_gone(request.receive, answers):
+                        (piece,) = await answers.whole()
+            except BaseException:
+                answers.close()
+                raise
+            if answers.is_aborted:
+                found.cut()
+            mean = piece.choice.cumulative_logprob / max(1, len(piece.token_ids))
+            segments = found.advance(piece.token_ids, mean)
+            texts = await self._texts([found.words(one) for one in segments])
+            yield [msgspec.structs.replace(one, text=text) for one, text in zip(segments, texts, strict=True)]
+
+    async def _texts(self, pieces: list[list[int]]) -> list[str]:
+        if not pieces or not self.taken.served.limits.has_tokenizer:
+            return [""] * len(pieces)
+        asked = Detokenize(
+            counts=int32([len(piece) for piece in pieces]),
+            token_ids=int32([token for piece in pieces for token in piece]),
+        )
+        return list((await self.service.ask(self.taken.served, "tokenizer", asked, again=True)).texts)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield server-sent events: the text of each window, then all of it."""
+        texts: list[str] = []
+        try:
+            async for segments in self.windows():
+                texts += [one.text for one in segments]
+                if delta := "".join(one.text for one in segments):
+                    yield sse(encode(TranscriptDelta(delta=delta)))
+            heard = self.transcription.output(texts)
+            yield sse(encode(TranscriptDone(text=heard.text, usage=usage_of(heard))))
+        except Exception as error:
+            yield sse(encode(told(error)))
+        yield sse(b"[DONE]")

@@ -1,0 +1,129 @@
+// The chat: one conversation with one model or several side by side.
+
+import { Answer } from "./answer.js";
+import { $, el, say } from "./dom.js";
+import { events, getJson, post, Refused } from "./server.js";
+import { asCurl, asPython } from "./snippets.js";
+
+const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
+const TOP_LOGPROBS = 5;
+
+export class Chat {
+  constructor() {
+    this.turns = []; // {question, answers: {model: text}}
+    this.running = null;
+    $("form").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
+    $("prompt").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); $("form").requestSubmit(); }
+    });
+    $("stop").addEventListener("click", () => this.running?.abort());
+    $("clear").addEventListener("click", () => this.clear());
+    $("copy-curl").addEventListener("click", (event) => this.copy(event.target, asCurl));
+    $("copy-python").addEventListener("click", (event) => this.copy(event.target, asPython));
+    this.empty = $("turns").firstElementChild;
+  }
+
+  async start() {
+    const { data } = await getJson("v1/models");
+    $("models").append(...data.map(({ id }, i) =>
+      el("label", {}, el("input", { type: "checkbox", name: "model", value: id, checked: i === 0 }), ` ${id}`)));
+    return data.map(({ id }) => id);
+  }
+
+  get models() {
+    return [...document.querySelectorAll("input[name=model]:checked")].map((box) => box.value);
+  }
+
+  /** Return the request to a model: the conversation so far as that model has it, and the parameters that are set. */
+  request(model, question) {
+    const messages = [];
+    if ($("system").value.trim()) messages.push({ role: "system", content: $("system").value });
+    for (const turn of this.turns) {
+      if (!turn.answers[model]) continue;
+      messages.push({ role: "user", content: turn.question }, { role: "assistant", content: turn.answers[model] });
+    }
+    if (question) messages.push({ role: "user", content: question });
+    const body = { model, messages, stream: true, stream_options: { include_usage: true } };
+    for (const name of NUMBERS) if ($(name).value !== "") body[name] = Number($(name).value);
+    if ($("ignore_eos").checked) body.ignore_eos = true;
+    if ($("logprobs").checked) Object.assign(body, { logprobs: true, top_logprobs: TOP_LOGPROBS });
+    return body;
+  }
+
+  async send() {
+    const question = $("prompt").value.trim();
+    const models = this.models;
+    if (!question || this.running) return;
+    if (!models.length) {
+      $("models").querySelector("input")?.focus();
+      return;
+    }
+    $("prompt").value = "";
+    this.empty.remove();
+    const answers = models.map((model) => new Answer(model));
+    $("turns").append(el("div", { class: "question" }, question), el("div", { class: "answers" }, ...answers.map((one) => one.box)));
+    const requests = models.map((model) => this.request(model, question));
+    const turn = { question, answers: {} };
+    this.busy(this.running = new AbortController());
+    await Promise.all(answers.map(async (answer, i) => {
+      await stream(requests[i], answer, this.running.signal);
+      turn.answers[models[i]] = answer.text;
+    }));
+    this.turns.push(turn);
+    this.busy(this.running = null);
+    $("prompt").focus();
+  }
+
+  busy(running) {
+    $("stop").disabled = !running;
+    $("send").disabled = $("clear").disabled = !!running;
+  }
+
+  clear() {
+    this.turns = [];
+    $("turns").replaceChildren(this.empty);
+    $("prompt").focus();
+  }
+
+  async copy(button, write) {
+    const model = this.models[0] ?? "MODEL";
+    const question = $("prompt").value.trim() || (this.turns.length ? "" : "Hello");
+    const body = this.request(model, question);
+    if (!question && this.turns.length) body.messages.pop(); // the last question again, without its answer
+    const label = button.textContent;
+    try {
+      await copyText(write(body, new URL(".", location.href).href));
+      say(button, "Copied");
+    } catch {
+      say(button, "Not allowed");
+    }
+    setTimeout(() => say(button, label), 1500);
+  }
+}
+
+/** Copy to the clipboard; where the page is not on a secure origin, by a selection. */
+async function copyText(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = el("textarea", { class: "hidden" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const isDone = document.execCommand("copy");
+  area.remove();
+  if (!isDone) throw new Error("not allowed");
+}
+
+async function stream(body, answer, signal) {
+  try {
+    for await (const { data } of events(await post("v1/chat/completions", body, signal))) {
+      if (data === "[DONE]") break;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new Refused(0, chunk.error.message);
+      answer.take(chunk);
+    }
+    answer.end();
+  } catch (error) {
+    if (signal.aborted) answer.end("stopped");
+    else answer.end(error.message, true);
+  }
+}

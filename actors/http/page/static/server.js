@@ -1,0 +1,48 @@
+// Requests to the server, and its streams of events.
+
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** Ask the server. A relative path, so that the page also works below a proxy's prefix. */
+export async function ask(path, options = {}) {
+  const answer = await fetch(path, options);
+  if (answer.ok) return answer;
+  let message = answer.statusText;
+  try {
+    message = (await answer.json()).error.message;
+  } catch { /* a proxy's error, which is no JSON */ }
+  throw new Refused(answer.status, message);
+}
+
+export const getJson = async (path) => (await ask(path)).json();
+
+export const post = (path, body, signal) =>
+  ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+
+/** Yield the server-sent events of a response: `{event, data}`. */
+export async function* events(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let kept = "";
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const parts = (kept + value).split(/\r?\n\r?\n/);
+      kept = parts.pop();
+      for (const part of parts) {
+        const found = { event: "message", data: [] };
+        for (const line of part.split(/\r?\n/)) {
+          if (line.startsWith("data:")) found.data.push(line.slice(5).replace(/^ /, ""));
+          if (line.startsWith("event:")) found.event = line.slice(6).trim();
+        }
+        if (found.data.length) yield { event: found.event, data: found.data.join("\n") };
+      }
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
