@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pageant.scripts.command_line import generating, quantizing, testing, topologies, watching
+from pageant.scripts.command_line import generating, planning, quantizing, testing, topologies, watching
 from pageant.scripts.command_line.replicas import replicas_app
 from pageant.scripts.commands.bench import bench_app
 from pageant.scripts.commands.model import model_app
@@ -76,6 +76,8 @@ COMMANDS = (
     ("swap", PlainCommand, topologies.swap),
     ("record", PlainCommand, watching.record),
     ("replay", EngineCommand, testing.replay),
+    ("plan", EngineCommand, planning.plan),
+    ("kubernetes", EngineCommand, topologies.kubernetes),
     ("ps", PlainCommand, topologies.ps),
     ("doctor", PlainCommand, watching.doctor),
     ("chaos", EngineCommand, testing.chaos),

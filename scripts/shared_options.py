@@ -94,6 +94,7 @@ SHARED = (
     Shared("gpu_memory_utilization", float, BATCHES, "Share of a GPU's memory that is used.", "0.9"),
     Shared("block_size", int, BATCHES, "Tokens of a KV block.", "16"),
     Shared("host_memory", str, BATCHES, "For KV blocks that leave a device, such as 8GiB.", "0"),
+    Shared("store_memory", str, BATCHES, "For KV blocks that outlive executors, such as 8GiB.", "0"),
     Shared(
         "policy", str, BATCHES, "Who is served first: fcfs, priority, shortest, fair or deadline.", "fcfs"
     ),

@@ -14,11 +14,12 @@ from pageant.actors.runtime.loop import new_event_loop
 from pageant.scripts.bench.engine_process import exit_when_asked
 from pageant.scripts.bench.peers.environments import HOME
 from pageant.scripts.bench.serving.drive import Driver, Run, first_model
-from pageant.scripts.bench.serving.load import Arrivals, Lengths, Load
+from pageant.scripts.bench.serving.load import Load
 from pageant.scripts.bench.serving.meter import Meter
 from pageant.scripts.bench.serving.servers import ServerProcess
 from pageant.scripts.bench.workloads import END_ID, FIRST_ID
 from pageant.scripts.http_client import Client
+from pageant.scripts.loads import Arrivals, Lengths
 from pageant.scripts.report import Json, publish, table
 
 COLUMNS = ("tokens/s", "CPU s per 1,000 tokens", "TTFT median, ms", "TTFT p99, ms", "ITL p99, ms", "failed")

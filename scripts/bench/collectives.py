@@ -19,7 +19,7 @@ import msgspec
 import typer
 
 from pageant.kernels.collectives.segment import Segment
-from pageant.scripts.bench.collectives_rank import RankPlan
+from pageant.scripts.bench.collectives_rank import BATCHES, RankPlan
 from pageant.scripts.report import Json, publish, table
 
 SHAPES = ((1, 1024), (16, 1024), (64, 1024), (512, 1024), (1024, 1024))
@@ -36,7 +36,9 @@ def bench(
     publish(found, _lines(found), json)
 
 
-def measure(ranks: int, shapes: tuple[tuple[int, int], ...], idle_seconds: float) -> dict[str, Any]:
+def measure(
+    ranks: int, shapes: tuple[tuple[int, int], ...], idle_seconds: float, batches: int = BATCHES
+) -> dict[str, Any]:
     """Return the first rank's figures; seconds by implementation, shape and dtype, and the largest idle share."""
     available = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder, Segment(ranks) as segment:
@@ -49,6 +51,7 @@ def measure(ranks: int, shapes: tuple[tuple[int, int], ...], idle_seconds: float
                 shapes=shapes,
                 idle_seconds=idle_seconds,
                 cores=(available[rank],) if ranks <= len(available) else (),
+                batches=batches,
             )
             for rank in range(ranks)
         ]

@@ -20,9 +20,9 @@ from pageant.kernels.collectives.base import Collectives
 from pageant.kernels.collectives.process_group import ProcessGroup
 from pageant.kernels.collectives.shared_memory import SharedMemory
 
-__all__ = ["RankPlan"]
+__all__ = ["BATCHES", "RankPlan"]
 
-_BATCHES = 20
+BATCHES = 20
 _BATCH_SECONDS = 0.02
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -41,6 +41,8 @@ class RankPlan(msgspec.Struct, frozen=True):
     idle_seconds: float
     cores: tuple[int, ...] = ()
     """Cores to compute on; none is all."""
+    batches: int = BATCHES
+    """Batches of about 20 ms that each time is taken from."""
 
 
 def main() -> None:
@@ -80,12 +82,12 @@ def _sums(group: Collectives, plan: RankPlan) -> dict[str, dict[str, dict[str, f
             def run(parts: torch.Tensor = parts, out: torch.Tensor = out) -> None:
                 group.all_reduce(parts, out)
 
-            by_dtype[name] = _timed(group, run)
+            by_dtype[name] = _timed(group, run, plan.batches)
             assert bool((out == plan.size).all()), "a wrong sum is not worth its time"
     return found
 
 
-def _timed(group: Collectives, run: Callable[[], None]) -> dict[str, float]:
+def _timed(group: Collectives, run: Callable[[], None], batches: int) -> dict[str, float]:
     """Time batches of as many calls on all ranks, which begin together."""
     began = time.perf_counter()
     for _ in range(5):
@@ -93,7 +95,7 @@ def _timed(group: Collectives, run: Callable[[], None]) -> dict[str, float]:
     count = torch.tensor(max(1, int(_BATCH_SECONDS / ((time.perf_counter() - began) / 5))))
     group.broadcast(count)
     calls, seconds = int(count), []
-    for _ in range(_BATCHES):
+    for _ in range(batches):
         group.barrier()
         began = time.perf_counter()
         for _ in range(calls):
@@ -115,7 +117,7 @@ def _copy_seconds(shape: tuple[int, int]) -> dict[str, float]:
     """Return seconds of a copy of as many float32 numbers by one thread."""
     source, target = torch.ones(shape), torch.empty(shape)
     seconds = []
-    for _ in range(_BATCHES):
+    for _ in range(BATCHES):
         began = time.perf_counter()
         target.copy_(source)
         seconds.append(time.perf_counter() - began)

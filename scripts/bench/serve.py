@@ -16,10 +16,11 @@ from pageant.actors.runtime.loop import new_event_loop
 from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.scripts.bench.serving.drive import Driver, Run, first_model
 from pageant.scripts.bench.serving.figures import Results, parse_limits, table
-from pageant.scripts.bench.serving.load import Arrivals, Lengths, Load
+from pageant.scripts.bench.serving.load import Load
 from pageant.scripts.bench.serving.meter import Meter, NodeMeter
 from pageant.scripts.bench.serving.plot import svg
 from pageant.scripts.http_client import Client, Failed
+from pageant.scripts.loads import Arrivals, Lengths
 from pageant.scripts.report import Json, publish
 
 CONVERSATIONS = 200  # where neither their number nor a time is given

@@ -34,12 +34,12 @@ BAR = (
 def chaos(
     engine: dict[str, Any], *, minutes: float, requests: int, tokens: int, seed: int, path: Path | None
 ) -> int:
-    """Prints what became of the requests, and how long each death held them up. Returns how many bars were missed.
+    """Print what became of the requests, and how long each death held them up. Return how many bars were missed.
 
     Args:
         engine: arguments of the engine, over `SETTINGS`.
         requests: that stream at a time.
-        tokens: of each, about.
+        tokens: output tokens of each request, about.
         path: where the figures go as JSON.
     """
     given = SETTINGS | {key: value for key, value in engine.items() if value is not None}
@@ -59,7 +59,7 @@ async def run(
         right = await undisturbed(engine, asked)
         load = Load(engine, asked, right)
         load.begin()
-        # It may have just been heard of, and is looked for once per heartbeat.
+        # A process may have answered just before it stopped, and is looked for once per heartbeat.
         suspected_after = settings["suspicion_seconds"] + 2 * settings["heartbeat_seconds"]
         killer = Killer(engine, load, random.Random(seed), suspected_after)
         await asyncio.sleep(1.0)
@@ -77,10 +77,10 @@ async def run(
 
 
 async def _rest(engine: Engine) -> None:
-    """Wait until nothing is left of anything.
+    """Wait until no request runs or waits, and no block is held.
 
     Raises:
-        TimeoutError: something is.
+        TimeoutError: that is not so within 20 s.
     """
     async with asyncio.timeout(20):
         while True:

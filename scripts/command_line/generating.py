@@ -114,6 +114,10 @@ def serve(
             help="Who shares cached prefixes: all or tenant. [default: tenant where there are several keys]"
         ),
     ] = None,
+    page: Annotated[bool | None, typer.Option(help="Serve the web page at /. [default: yes]")] = None,
+    demo: Annotated[
+        bool | None, typer.Option(help="Let operators kill actors from the web page. [default: no]")
+    ] = None,
     admin_routes: Annotated[
         bool | None,
         typer.Option(
@@ -139,6 +143,10 @@ def serve(
     allowed_origin: Annotated[
         list[str] | None, typer.Option(help="Web pages of this origin may call; may be given several times.")
     ] = None,
+    allowed_media_domains: Annotated[
+        list[str] | None,
+        typer.Option(help="Fetch images of requests from this domain; may be given several times."),
+    ] = None,
     ssl_certfile: Annotated[str | None, typer.Option(help="Serve over TLS with this certificate.")] = None,
     ssl_keyfile: Annotated[str | None, typer.Option(help="And this key.")] = None,
     tool_call_parser: Annotated[
@@ -155,10 +163,11 @@ def serve(
 
     options = {
         **{"host": host, "port": port, "strict_fields": strict_fields, "admin_routes": admin_routes},
-        **{"runtime_adapters": runtime_adapters},
+        **{"runtime_adapters": runtime_adapters, "page": page, "demo": demo},
         **{"trust_request_chat_template": trust_request_chat_template},
         **{"api_keys": api_key, "operator_keys": operator_key, "cache_scope": cache_scope},
         **{"tool_call_parser": tool_call_parser, "reasoning_parser": reasoning_parser},
+        **{"allowed_media_domains": allowed_media_domains},
         **{"allowed_origins": allowed_origin, "ssl_certfile": ssl_certfile, "ssl_keyfile": ssl_keyfile},
     }
     command.serve(with_adapters(engine, adapter or ()), checkpoint, options, drain_seconds, all_flags())

@@ -17,7 +17,11 @@ replicas_app = typer.Typer(
 Name = Annotated[str, typer.Argument(metavar="REPLICA", help="Such as replica-1.")]
 Model = Annotated[str | None, typer.Option(help="Its name, where the topology has several models.")]
 Where = Annotated[
-    str | None, typer.Option("--topology", help="Its name or process id, where several run here.")
+    str | None,
+    typer.Option(
+        "--topology",
+        help="Its name or process id, where several run here; elsewhere its address, as tcp://10.0.0.1:5700.",
+    ),
 ]
 Keys = Annotated[str | None, typer.Option(help="The file with the topology's key, if it has one.")]
 Force = Annotated[bool, typer.Option("--force", help="Also the last replica: requests wait for another.")]
@@ -33,12 +37,25 @@ def ls(model: Model = None, topology: Where = None, keys: Keys = None) -> None:
 
 
 @replicas_app.command("add", cls=PlainCommand)
-def add(model: Model = None, topology: Where = None, keys: Keys = None) -> None:
-    """Start another replica; returns when it takes requests."""
+def add(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="REPLICA", help="Such as replica-1. [default: the lowest number that is free]"
+        ),
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option(help="Return when it takes requests, or as soon as it is being started.")
+    ] = True,
+    model: Model = None,
+    topology: Where = None,
+    keys: Keys = None,
+) -> None:
+    """Start another replica, if there is none of that name; returns when it takes requests."""
     from pageant.protocol.replicas import AddReplica
     from pageant.scripts.commands.replicas import prefix_of
 
-    _carry_out(AddReplica(model=prefix_of(model)), topology, keys)
+    _carry_out(AddReplica(model=prefix_of(model), name=name, wait=wait), topology, keys)
 
 
 @replicas_app.command("drain", cls=PlainCommand)

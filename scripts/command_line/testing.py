@@ -24,6 +24,10 @@ def simulate(
     ] = None,
     trace: Annotated[int | None, typer.Option(help="Show every delivery of this one seed.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest schedule that still fails.")] = True,
+    replicas: Annotated[
+        bool,
+        typer.Option("--replicas", help="Every engine has replicas, which one seed in five has otherwise."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run the engine in simulated time, with actors killed and messages delayed and lost as each seed says."""
@@ -32,9 +36,10 @@ def simulate(
     find_classes_here()
     classes = command.parse_classes(actor or [])
     if trace is not None:
-        held = command.trace(trace, classes)
+        held = command.trace(trace, classes, replicas=replicas)
     else:
-        held = command.simulate(command.parse_seeds(seeds), jobs, classes, shrink=shrink, json=json)
+        options = {"shrink": shrink, "json": json, "replicas": replicas}
+        held = command.simulate(command.parse_seeds(seeds), jobs, classes, **options)
     if not held:
         raise typer.Exit(1)
 
@@ -53,11 +58,45 @@ def replay(
     ] = False,
     replica: Annotated[str | None, typer.Option(help="Of which model, if several were served.")] = None,
     requests: Annotated[bool, typer.Option(help="Tell of each request too (in the JSON).")] = False,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEP", help="Instead, show the plan, the queue and the blocks at this step, from 1."
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OTHER",
+            help="Instead, find the first step at which another recording, policy or module:Class decides differently.",
+        ),
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(metavar="NEW", help="Instead, write the replay as a recording, to compare with later."),
+    ] = None,
     json: Figures = None,
 ) -> None:
     """Ask of another topology what a recorded one was asked, and show how the two differ."""
     from pageant.scripts.commands import replay as command
 
+    if until is not None or against is not None or keep is not None:
+        from pageant.scripts.commands import travel
+
+        if real or (until is not None) + (against is not None) + (keep is not None) > 1:
+            raise typer.BadParameter("--until, --against, --keep and --real exclude one another")
+        find_classes_here()
+        changes = command.with_classes(engine, policy, scheduler)
+        changes.pop("model", None)
+        of = None if replica is None else f"{replica}/" if replica else ""
+        told: dict[str, Any] = {"speed": None if at_once else speed, "replica": of}
+        if until is not None:
+            travel.until(file, changes, until, json=json, **told)
+        elif against is not None:
+            travel.against(file, changes, against, json=json, **told)
+        else:
+            travel.keep(file, changes, keep, **told)
+        return
     command.replay(
         *(file, engine),
         policy=policy,
@@ -91,17 +130,40 @@ def chaos(
             help="Instead, send so many hostile schemas, expressions and grammars from ten clients, over the minutes.",
         ),
     ] = None,
+    groups: Annotated[
+        bool,
+        typer.Option(
+            "--groups",
+            help="Instead, have each executor fail in each way: in groups of tensor 2, pipeline 2, and both.",
+        ),
+    ] = False,
+    cycles: Annotated[
+        int,
+        typer.Option(
+            help="With two replicas, add and drain replicas so many times instead of killing them; with --groups, how "
+            "often each executor fails."
+        ),
+    ] = 0,
     json: Figures = None,
 ) -> None:
     """Kill or stop the processes of a topology while requests stream, and see that no token is lost or changed."""
     from pageant.scripts.chaos.cutting import cut as pull
+    from pageant.scripts.chaos.groups import groups as fail
     from pageant.scripts.chaos.poison import poison as feed
+    from pageant.scripts.chaos.replicas import replicas
     from pageant.scripts.chaos.run import chaos as command
 
     if cut is not None:
         raise typer.Exit(1 if pull(engine, seconds=cut, requests=requests, tokens=tokens, path=json) else 0)
     if poison is not None:
         raise typer.Exit(1 if feed(engine, requests=poison, seconds=minutes * 60, path=json) else 0)
+    if groups:
+        of = {"cycles": cycles, "requests": requests, "tokens": tokens}
+        raise typer.Exit(1 if fail(engine, path=json, **of) else 0)
+    if cycles or (engine.get("replicas") or 1) != 1:
+        engine = {"replicas": 2} | {key: value for key, value in engine.items() if value is not None}
+        of = {"requests": requests, "tokens": tokens, "seed": random_seed}
+        raise typer.Exit(1 if replicas(engine, cycles=cycles, path=json, **of) else 0)
     missed = command(engine, minutes=minutes, requests=requests, tokens=tokens, seed=random_seed, path=json)
     raise typer.Exit(1 if missed else 0)
 

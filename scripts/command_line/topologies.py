@@ -35,6 +35,37 @@ def topology_draw(engine: dict[str, Any]) -> None:
     command.draw(engine)
 
 
+@with_engine_options
+def kubernetes(
+    engine: dict[str, Any],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The topology; the same as --topology.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What the names of all objects begin with.")] = "pageant",
+    image: Annotated[
+        str, typer.Option(help="An image of Pageant, with the classes that the topology names.")
+    ] = "pageant:latest",
+    claim: Annotated[
+        str | None, typer.Option(help="A PersistentVolumeClaim with the models, mounted read-only.")
+    ] = None,
+    claim_path: Annotated[str, typer.Option(help="Where its content is in the pods.")] = "/models",
+    memory: Annotated[str | None, typer.Option(help="Memory that each pod asks for, such as 16Gi.")] = None,
+    patience: Annotated[
+        int, typer.Option(help="Seconds that requests have to end where they are, when a replica is drained.")
+    ] = 30,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The topology's key, made by `pageant keys`. [default: a new key]"),
+    ] = None,
+) -> None:
+    """Print a topology's manifests for Kubernetes: a pod for the root, and one for each node that computes."""
+    from pageant.scripts.commands import kubernetes as command
+    from pageant.scripts.kubernetes.manifests import Wanted
+
+    wanted = Wanted(name, image, claim=claim, claim_path=claim_path, memory=memory, patience=patience)
+    print(command.manifests(engine, file, wanted, key_file), end="")
+
+
 def protocol() -> None:
     """Print the protocol's schema: JSON Schema of every message, the envelope and the handshake."""
     import json
@@ -113,7 +144,10 @@ def swap(
     ] = "",
     options: Annotated[str, typer.Option(help="A JSON object, laid over the present options.")] = "",
     topology: Annotated[
-        str | None, typer.Option(help="Its name or process id, where several run here.")
+        str | None,
+        typer.Option(
+            help="Its name or process id, where several run here; elsewhere its address, as tcp://10.0.0.1:5700."
+        ),
     ] = None,
     keys: Annotated[str | None, typer.Option(help="The file with the topology's key, if it has one.")] = None,
 ) -> None:

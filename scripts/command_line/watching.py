@@ -41,7 +41,10 @@ def pool(
 def record(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")],
     topology: Annotated[
-        str | None, typer.Option(help="Its name or process id, where several run here.")
+        str | None,
+        typer.Option(
+            help="Its name or process id, where several run here; elsewhere its address, as tcp://10.0.0.1:5700."
+        ),
     ] = None,
     seconds: Annotated[
         float | None, typer.Option(min=0.0, help="For so long; without it until Ctrl-C or SIGTERM.")

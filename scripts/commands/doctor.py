@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pageant import kernels
 from pageant.actors.runtime.version import VERSION
+from pageant.protocol.plugins import PLUGINS, plugins
 
 PACKAGES = (
     "torch",
@@ -86,7 +87,7 @@ def examine() -> list[Finding]:
             f"on Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         ),
         *_packages(),
-        *(_found(look) for look in (_cpu, _memory, _gpu, _kernels, _compiler, _sockets)),
+        *(_found(look) for look in (_cpu, _memory, _gpu, _kernels, _compiler, _sockets, _plugins)),
     ]
 
 
@@ -128,6 +129,13 @@ def _packages() -> list[Finding]:
             )
             findings.append(Finding(name, "not installed", means, good=optional))
     return findings
+
+
+def _plugins() -> Finding:
+    named = os.environ.get(PLUGINS)
+    means = "packages can add some: docs/plugins.md" if named is None else f"{PLUGINS} is {named!r}"
+    found = [f"{one.name} ({one.group}, {one.package} {one.version})" for one in plugins()]
+    return Finding("plugins", ", ".join(found) or "none", means)
 
 
 def _cpu() -> Finding:

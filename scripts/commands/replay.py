@@ -37,11 +37,7 @@ def replay(
         PageantError: the file cannot be read, or the topology does not get to the end.
     """
     load = read_load(file, None if replica is None else f"{replica}/" if replica else "")
-    changes = dict(engine)
-    if policy is not None:
-        changes["policy"] = policy
-    if scheduler is not None:
-        changes = merge(changes, {"actors": {"scheduler": {"class": scheduler}}})
+    changes = with_classes(engine, policy, scheduler)
     _remark(load)
     names, runs = ["recorded"], [load.courses]
     took: dict[str, float] = {}
@@ -78,6 +74,16 @@ def replay(
         f"latencies are of the {len(compared)} of {len(load.courses)} requests that all served to the end"
     )
     publish(data, lines, json)
+
+
+def with_classes(engine: Mapping[str, Any], policy: str | None, scheduler: str | None) -> dict[str, Any]:
+    """Return the settings of a topology with another policy, and another scheduler's class."""
+    changes = dict(engine)
+    if policy is not None:
+        changes["policy"] = policy
+    if scheduler is not None:
+        changes = merge(changes, {"actors": {"scheduler": {"class": scheduler}}})
+    return changes
 
 
 def _named(changes: Mapping[str, Any], prefix: str = "") -> str:

@@ -39,6 +39,6 @@ def carry_out(request: Any, topology: str | None, keys: str | None) -> bool:
 
 async def _ask(endpoint: str, request: Any, keys: str | None) -> Replicas:
     async with visit(endpoint, keys) as found:
-        await found.look()
+        await found.look(LIFECYCLE)
         replicas: Replicas = await found.node.ask(LIFECYCLE, request, DRAIN_SECONDS)
         return replicas

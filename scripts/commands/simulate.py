@@ -23,6 +23,7 @@ IMPORTANT = (
         "resumed",
         "reopened",
         "swaps",
+        "moved",
     ),
     *("steps_ahead", "rows_void", "drafts_accepted", "tokens_cached", "tokens_restored"),
 )
@@ -54,13 +55,15 @@ def parse_classes(given: list[str]) -> dict[str, str]:
     return classes
 
 
-def simulate(seeds: range, jobs: int, classes: Mapping[str, str], *, shrink: bool, json: bool) -> bool:
+def simulate(
+    seeds: range, jobs: int, classes: Mapping[str, str], *, shrink: bool, json: bool, replicas: bool = False
+) -> bool:
     """Runs seeds and says what came of them. Returns whether all held."""
     began, total = time.monotonic(), Total()
-    for ran in run_seeds(seeds, jobs, classes):
+    for ran in run_seeds(seeds, jobs, classes, replicas=replicas):
         total.add(ran)
         if ran.violation is not None and not json and len(total.failed) <= FAILURES_MAX:
-            _explain(ran, classes, shrink=shrink)
+            _explain(ran, classes, shrink=shrink, replicas=replicas)
     seconds = time.monotonic() - began
     if json:
         what = {"range": f"{seeds.start}..{seeds.stop}", "seconds": seconds}
@@ -70,12 +73,13 @@ def simulate(seeds: range, jobs: int, classes: Mapping[str, str], *, shrink: boo
     return not total.failed
 
 
-def _explain(ran: Ran, classes: Mapping[str, str], *, shrink: bool) -> None:
+def _explain(ran: Ran, classes: Mapping[str, str], *, shrink: bool, replicas: bool) -> None:
     print(f"seed {ran.seed}: {ran.violation}", file=sys.stderr)
     if shrink:
-        for fault in shorten(ran.seed, classes):
+        for fault in shorten(ran.seed, classes, replicas=replicas):
             print(f"  {fault}", file=sys.stderr)
-    print(f"  again, with every delivery: pageant simulate --trace {ran.seed}", file=sys.stderr)
+    option = " --replicas" if replicas else ""
+    print(f"  again, with every delivery: pageant simulate{option} --trace {ran.seed}", file=sys.stderr)
 
 
 def _summarise(total: Total, seconds: float) -> None:
@@ -105,9 +109,9 @@ def _count(title: str, names: list[str], total: Total, shown: set[str]) -> None:
     shown.update(names)
 
 
-def trace(seed: int, classes: Mapping[str, str]) -> bool:
+def trace(seed: int, classes: Mapping[str, str], *, replicas: bool = False) -> bool:
     """Prints one seed's deliveries and faults, in order. Returns whether it held."""
-    outcome = EngineSimulation(seed, classes=classes, keep_trace=True).run()
+    outcome = EngineSimulation(seed, classes=classes, replicas=replicas, keep_trace=True).run()
     print("\n".join(outcome.trace or ()))
     print(f"{outcome}\ndigest {outcome.digest}")
     return outcome.violation is None

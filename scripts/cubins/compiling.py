@@ -97,8 +97,11 @@ def _variant(function: Any, arguments: tuple[Any, ...], options: dict[str, Any])
 
 
 def inspect_cubin(cubin: bytes) -> dict[str, int]:
-    """Return a kernel's `registers` of a thread, the bytes of its `stack`, to which registers are spilled, and the
-    instructions of its longest `loop` that holds no other."""
+    """Return what a kernel needs, and what it does.
+
+    `registers` are a thread's; `stack` are the bytes to which they are spilled. `loop` are the instructions of the
+    longest loop that holds no other. `from_registers` are the products of warp groups with an operand in registers.
+    """
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -106,7 +109,12 @@ def inspect_cubin(cubin: bytes) -> dict[str, int]:
         listing = _said("nvdisasm", "-c", file.name)
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found is not None, usage
-    return {"registers": int(found[1]), "stack": int(found[2]), "loop": longest_loop(listing)}
+    return {
+        "registers": int(found[1]),
+        "stack": int(found[2]),
+        "loop": longest_loop(listing),
+        "from_registers": len(re.findall(r"GMMA\.\S+ R\d+, R\d+", listing)),
+    }
 
 
 def _said(tool: str, *arguments: str) -> str:

@@ -14,11 +14,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from pageant.kernels.base import AttentionBatch, HeadNorms, SamplingTensors
+from pageant.kernels.base import AttentionBatch, HeadNorms, SamplingTensors, TokenMasks
 from pageant.kernels.quantized import Bits, empty_quantized
 from pageant.kernels.quantized_kv import row_size
 from pageant.kernels.triton import TritonKernels
@@ -27,9 +28,9 @@ from pageant.scripts.cubins.compiling import DEVICES, SHARED_MAX, compile_launch
 __all__ = ["compile_variants"]
 
 _SPILLED_MAX = 16  # bytes of stack: a word or two may be put aside, not a tile
-_ATTENTION, _CORE, _ALL = "attention", "core", "all"
-_ROWS = {_CORE: (1, 512), _ALL: (1, 16, 32, 64, 256, 512)}
-"""Rows of x that quantised weights are compiled for: of each tile, or of the first and of a weight that is widened."""
+_ATTENTION, _PRODUCTS, _CORE, _ALL = "attention", "products", "core", "all"
+_ROWS = {_PRODUCTS: (1, 64), _CORE: (1, 64, 512), _ALL: (1, 16, 64, 256, 512)}
+"""Rows of x that quantised weights are compiled for: of each tile, or of each kernel."""
 
 Labels = dict[str, Any]
 
@@ -54,9 +55,9 @@ class Reporter:
             "seconds": round(seconds, 1),
             **found,
         }
-        if name == "multiply_quantized":
+        if name in ("multiply_quantized", "multiply_sliced"):
             constants = _constants(function, kernel)
-            weights = constants["COLUMNS"] * constants["DEPTH"]
+            weights = constants["COLUMNS"] * constants["DEPTH"] * constants.get("SLICES", 1)
             line["rows"] = constants["ROWS"]
             line["per_weight"] = round(found["loop"] * kernel.metadata.num_warps * 32 / weights, 2)
         self.kernels.add(name)
@@ -153,12 +154,19 @@ def _sampling() -> None:
         position=empty(8),
     )
     logits = empty(8, 151936, dtype=torch.float32)
-    TritonKernels().sample(logits, params)
+    masks = TokenMasks(empty(8), empty(8, 151936 // 32, dtype=torch.int32))
+    TritonKernels().sample(logits, params, masks)
+    TritonKernels().sample(logits, replace(params, filters=False))
     TritonKernels().top_logprobs(logits, empty(8), 20)
 
 
 def _launches(dtype: torch.dtype, what: str) -> Iterator[tuple[Labels, Any]]:
     """Yield labels, and what launches the variants that they are for."""
+    widths: tuple[Bits, ...] = (8, 5, 4)
+    if what == _PRODUCTS:
+        for width in widths:
+            yield {"bits": width}, lambda width=width: _quantized(dtype, width, what)
+        return
     for head_dim in (128,) if what == _ATTENTION else (64, 128, 256):
         yield {"head_dim": head_dim}, lambda size=head_dim: _attention(dtype, size)
     if what == _ATTENTION:
@@ -170,7 +178,6 @@ def _launches(dtype: torch.dtype, what: str) -> Iterator[tuple[Labels, Any]]:
         yield {"head_dim": 128, "kv": name}, lambda kv=kv: _attention(dtype, 128, kv=kv)
     yield {}, lambda: _rows(dtype)
     yield {}, lambda: _experts(dtype)
-    widths: tuple[Bits, ...] = (8, 5, 4)
     for width in widths:
         yield {"bits": width}, lambda width=width: _quantized(dtype, width, what)
     yield {}, _sampling
@@ -195,9 +202,9 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
     parser.add_argument(
         "--what",
-        choices=(_ALL, _CORE, _ATTENTION),
+        choices=(_ALL, _CORE, _ATTENTION, _PRODUCTS),
         default=_ALL,
-        help="every kernel; with one tile for quantised weights; or attention over heads of 128 alone",
+        help="every kernel; with fewer tiles for quantised weights; attention over heads of 128; quantised products",
     )
     options = parser.parse_args()
     architectures = options.arch.split(",")

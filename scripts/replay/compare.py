@@ -12,18 +12,7 @@ import numpy as np
 
 from pageant.scripts.replay.timeline import Course
 from pageant.scripts.report import table
-
-PERCENTILES = (50, 90, 99)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Spread of times, in seconds."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
+from pageant.scripts.spread import Spread
 
 
 @dataclass(frozen=True)
@@ -94,11 +83,7 @@ def whole(course: Course) -> float | None:
 
 
 def _spread(courses: Sequence[Course], seconds: Callable[[Course], float | None]) -> Spread | None:
-    values = [value for value in map(seconds, courses) if value is not None]
-    if not values:
-        return None
-    found = [float(np.mean(values)), *map(float, np.percentile(values, PERCENTILES))]
-    return Spread(*(round(value, 6) for value in found))
+    return Spread.of([value for value in map(seconds, courses) if value is not None])
 
 
 def comparable(runs: Sequence[Sequence[Course]]) -> list[int]:

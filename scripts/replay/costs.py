@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pageant.protocol.stepping import StepPlan
+
 PERCENT_OUTLIERS = 99.0  # a step above it was held up by something else, and would bend the fit
 LUCK = 4096  # steps that are drawn at a time
 UNKNOWN_SECONDS = 0.01  # of a step, where none was recorded
@@ -23,6 +25,15 @@ class StepSize(NamedTuple):
     tokens: int
     rows: int
     context: int
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> StepSize:
+        """Return the size of a planned step, drafts included."""
+        return cls(
+            tokens=int(plan.num_tokens.sum() + plan.draft_counts.sum()),
+            rows=len(plan.rows),
+            context=int((plan.starts + plan.num_tokens).sum()),
+        )
 
 
 @dataclass

@@ -24,6 +24,11 @@ from pageant.scripts.replay.timeline import Course, Timeline
 NOT_TAKEN = frozenset({"model", "eos_token_ids", "vocab_size", "threads", "kernels", "device", "disk_path"})
 END = TOKEN_ID_MAX  # that a stand-in says at the end of an answer
 TAKEN_OF_EXECUTOR = frozenset({"max_num_seqs", "max_model_len", "block_size"})
+# Of the executor's options, those that say how several compute one model.
+OF_GROUP = (
+    *("tensor_parallel", "tensor_segments", "pipeline_parallel", "pipeline_layers"),
+    *("expert_parallel", "expert_sums", "collectives"),
+)
 
 
 @dataclass(eq=False)
@@ -33,7 +38,6 @@ class Load:
     Attributes:
         submits: in the order of arrival; `timeline.courses` has the same requests in the same order.
         began, ended: when the first of its messages was, and the last, in seconds since 1970.
-        begun_before: requests of which only the end was recorded. They cannot be asked again.
         whole: whether the file ends as it should.
     """
 
@@ -44,7 +48,6 @@ class Load:
     costs: StepCosts = field(default_factory=StepCosts)
     began: float = float("inf")
     ended: float = 0.0
-    begun_before: int = 0
     dropped: int = 0
     whole: bool = False
 
@@ -52,6 +55,11 @@ class Load:
     def courses(self) -> list[Course]:
         """The courses of the requests, in order."""
         return list(self.timeline.courses.values())
+
+    @property
+    def begun_before(self) -> int:
+        """Return how many requests have only their end recorded. They cannot be asked again."""
+        return self.timeline.begun_before
 
     @property
     def weight_versions(self) -> list[str]:
@@ -77,6 +85,14 @@ class Load:
             del found["speculation"]  # whose drafts are made by what there is not
         return found
 
+    def group(self) -> dict[str, Any]:
+        """Return the settings of the group of executors that computed the model; none if one was alone."""
+        leader = self.header.actors.get(f"{self.replica}executor/0")
+        options = msgspec.json.decode((leader.options if leader is not None else "") or "{}")
+        if options.get("tensor_parallel", 1) * options.get("pipeline_parallel", 1) == 1:
+            return {}
+        return {name: options[name] for name in OF_GROUP if options.get(name) is not None}
+
     def classes(self) -> dict[str, str]:
         """The classes of scheduler and block manager."""
         names = ("scheduler", "blocks")
@@ -98,7 +114,6 @@ def read_load(path: Path, replica: str | None = None) -> Load:
         load = Load(reader.header, replica or "")
         replicas = set()
         steps = _Steps()
-        begun_before = set()
         for message in reader.messages():
             of = replica_of(message.sender if message.kind == "OutputBatch" else message.to)
             if message.kind == "Submit":
@@ -114,8 +129,6 @@ def read_load(path: Path, replica: str | None = None) -> Load:
                         load.timeline.left((abort.frontend, request_id), message.at)
                 case OutputBatch() as batch:
                     load.timeline.output(message.to, batch, message.at)
-                    keys = {(message.to, one) for one in batch.request_ids}
-                    begun_before |= keys - load.timeline.courses.keys()
                 case StepPlan() as plan:
                     steps.planned(plan, message.sender_incarnation, message.at)
                 case StepResult() as result:
@@ -124,7 +137,6 @@ def read_load(path: Path, replica: str | None = None) -> Load:
                     continue
             load.began, load.ended = min(load.began, message.at), max(load.ended, message.at)
         load.dropped, load.whole = reader.dropped, reader.whole
-        load.begun_before = len(begun_before - load.timeline.courses.keys())
     if len(replicas) > 1 and replica is None:
         names = ", ".join(sorted(one.rstrip("/") for one in replicas))
         raise UnreadableRecording(f"{path} is of several models; name one of them: {names}")
@@ -155,13 +167,8 @@ class _Steps:
         self._answered: dict[tuple[int, int, int], tuple[float, int]] = {}
 
     def planned(self, plan: StepPlan, scheduler: int, at: float) -> None:
-        size = StepSize(
-            tokens=int(plan.num_tokens.sum() + plan.draft_counts.sum()),
-            rows=len(plan.rows),
-            context=int((plan.starts + plan.num_tokens).sum()),
-        )
         goes_on = len(plan.rows) > len(plan.new)
-        self._planned[plan.epoch, scheduler, plan.number] = size, at, goes_on
+        self._planned[plan.epoch, scheduler, plan.number] = StepSize.of(plan), at, goes_on
 
     def answered(self, result: StepResult, scheduler: int, at: float) -> None:
         self._answered[result.epoch, scheduler, result.number] = at, result.num_steps

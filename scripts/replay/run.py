@@ -15,6 +15,7 @@ from pageant.actors.client.resolved_models import resolve_topology
 from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.cluster import Cluster
 from pageant.actors.runtime.loop import new_event_loop
+from pageant.actors.runtime.recorder import Recorder
 from pageant.actors.runtime.resolving import Resolved, resolve
 from pageant.actors.runtime.simulation import Simulation
 from pageant.actors.runtime.yaml import merge
@@ -27,6 +28,8 @@ from pageant.scripts.replay.timeline import Course
 PLAYER = "pageant.scripts.replay.player:Player"
 STAND_IN = "pageant.scripts.replay.stand_in:RecordedExecutor"
 SECONDS_MAX = 30 * 24 * 3600.0
+REPLAYED = "a replay"
+"""Name of the topology in the recording of a replay."""
 
 
 class ReplayFailed(PageantError):
@@ -34,9 +37,12 @@ class ReplayFailed(PageantError):
 
 
 def play_stand_in(
-    path: Path, load: Load, given: Mapping[str, Any], speed: float | None
+    path: Path, load: Load, given: Mapping[str, Any], speed: float | None, keep: Path | None = None
 ) -> tuple[list[Course], Resolved]:
     """Plays it to the recorded topology, as changed by `given`, over a stand-in for the model, in simulated time.
+
+    Args:
+        keep: a new file that becomes a recording of the replay.
 
     Returns:
         The courses of the requests, in order; and the topology.
@@ -71,7 +77,12 @@ def play_stand_in(
     courses: list[Course] = []
 
     async def play(simulation: Simulation) -> None:
+        recorder = None if keep is None else Recorder(simulation.cluster.node, keep, topology=REPLAYED)
+        if recorder is not None:
+            await recorder.start()
         courses.extend(await _play(simulation.cluster))
+        if recorder is not None:
+            await recorder.stop()
 
     outcome = Simulation(
         0, resolved, play, latency=lambda random: 0.0, offload_seconds=lambda random: 0.0
@@ -84,13 +95,13 @@ def play_stand_in(
 def play_model(
     path: Path, load: Load, given: Mapping[str, Any], speed: float | None
 ) -> tuple[list[Course], Resolved]:
-    """Plays it to a model, in real time: with the recorded topology's settings, under what is given. See
-    `play_stand_in`."""
+    """Plays it to a model, in real time: with the recorded topology's settings, under what is given, and to as many
+    executors in a group. See `play_stand_in`."""
     settings = dict(given)
     file, model = settings.pop("topology", None), settings.pop("model", None)
     classes = {name: {"class": cls} for name, cls in load.classes().items()}
     player = {FRONTEND: {"class": PLAYER, "options": _player(path, load, speed)}}
-    recorded = {**load.settings(), "actors": classes}
+    recorded = {**load.settings(), **load.group(), "actors": classes}
     topology = topology_of(model, file, merge(merge(recorded, settings), {"actors": player}))
     resolved = resolve_topology(topology)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -48,15 +48,38 @@ class Course:
         return self.end == "served"
 
 
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Tokens of one request that reached its frontend at `at` seconds; `start` is the first one's position."""
+
+    start: int
+    token_ids: list[int]
+    finished: Finished | None
+    at: float
+
+
 class Timeline:
-    """Every request of a run, in the order of submission, by whatever names it."""
+    """Every request of a run, in the order of submission, by whatever names it.
+
+    A recording orders the messages of one process, and not those of two: the output of a short request may stand
+    before the request itself.
+    """
 
     def __init__(self) -> None:
         self.courses: dict[Hashable, Course] = {}
+        # Output whose request is not known, perhaps not yet. Its keys are never in `courses`.
+        self._early: dict[tuple[str, str], list[_Piece]] = {}
 
-    def submitted(self, key: Hashable, submit: Submit, at: float) -> None:
+    @property
+    def begun_before(self) -> int:
+        """Return how many requests are known by their output only."""
+        return len(self._early)
+
+    def submitted(self, key: tuple[str, str], submit: Submit, at: float) -> None:
         """Note that a request reached the scheduler at `at` seconds."""
-        self.courses[key] = Course(at, len(submit.prompt_token_ids), submit.params)
+        course = self.courses[key] = Course(at, len(submit.prompt_token_ids), submit.params)
+        for piece in self._early.pop(key, ()):
+            _take(course, piece)
 
     def left(self, key: Hashable, at: float) -> None:
         """Note that its user left at `at` seconds, before its end."""
@@ -69,19 +92,28 @@ class Timeline:
         position, news = 0, []
         columns = zip(batch.request_ids, batch.token_starts.tolist(), batch.counts.tolist(), strict=True)
         for index, (request_id, start, count) in enumerate(columns):
-            tokens = batch.token_ids[position : position + count]
+            tokens = batch.token_ids[position : position + count].tolist()
             position += count
             key = (frontend, request_id)
+            piece = _Piece(start, tokens, batch.finished.get(index), at)
             course = self.courses.get(key)
-            if course is None or course.ended:
-                continue
-            fresh = tokens[max(0, len(course.token_ids) - start) :]  # a piece may come twice
-            if len(fresh):
-                course.token_ids.extend(fresh.tolist())
-                course.first_at = at if course.first_at is None else course.first_at
-                course.last_at = at
-            course.finished = batch.finished.get(index)
-            if course.finished is not None:
-                course.last_at = at
-            news.append(key)
+            if course is None:
+                self._early.setdefault(key, []).append(piece)
+            elif _take(course, piece):
+                news.append(key)
         return news
+
+
+def _take(course: Course, piece: _Piece) -> bool:
+    """Add what a piece has that its request has not. Return False if the request had ended."""
+    if course.ended:
+        return False
+    fresh = piece.token_ids[max(0, len(course.token_ids) - piece.start) :]  # a piece may come twice
+    if fresh:
+        course.token_ids.extend(fresh)
+        course.first_at = piece.at if course.first_at is None else course.first_at
+        course.last_at = piece.at
+    course.finished = piece.finished
+    if course.finished is not None:
+        course.last_at = piece.at
+    return True

@@ -7,18 +7,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextvars import Context
 from random import Random
-from typing import Any
 
 from pageant.actors.frontend.frontend import Frontend
+from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.simulation import Fault, Outcome, Simulation, Violation, draw_faults
 from pageant.actors.runtime.simulation.simulation import MOMENT_SECONDS_MAX
-from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
-from pageant.protocol.errors import PageantError
-from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 from pageant.protocol.serving import Finished
-from pageant.scripts.simulate.moments import FAULT_MOMENTS, moments_of, talking, victims
+from pageant.scripts.simulate.inspection import Inspection
+from pageant.scripts.simulate.moments import (
+    CHANGING,
+    CHANGING_MOMENTS,
+    FAULT_MOMENTS,
+    moments_of,
+    talking,
+    victims,
+)
+from pageant.scripts.simulate.operators import Operator, draw_changes, find_remains
 from pageant.scripts.simulate.reading import read_once
+from pageant.scripts.simulate.replicas import prefixes_in
 from pageant.scripts.simulate.requests import draw_requests
 from pageant.scripts.simulate.topology import END_TOKENS, MODEL, ROOT, VOCAB_SIZE, draw_engine
 from pageant.scripts.simulate.users import User
@@ -37,7 +44,6 @@ REST_SECONDS_MAX = 60.0  # by which nothing is left of them
 POLL_SECONDS = 0.05
 SETTLE_SECONDS = 0.6  # that a fault is felt
 ABORT_SECONDS = 0.3  # after which the scheduler knows, where nothing goes wrong
-ASK_SECONDS = 20.0
 
 
 class EngineSimulation:
@@ -46,6 +52,7 @@ class EngineSimulation:
     Args:
         faults: instead of those that the seed draws.
         classes: actors of the user's own, see `draw_engine`.
+        replicas: the engine is to have replicas, whether the seed says so or not.
 
     Attributes:
         counters: what happened: to users, in the scheduler, and what the faults interrupted.
@@ -57,32 +64,34 @@ class EngineSimulation:
         *,
         faults: Sequence[Fault] | None = None,
         classes: Mapping[str, str] | None = None,
+        replicas: bool = False,
         keep_trace: bool = False,
     ) -> None:
         random = Random(f"engine {seed}")
-        engine = draw_engine(random, seed, classes)
+        engine = draw_engine(random, seed, classes, replicas=replicas)
         self.topology = topology = engine.topology
+        self._homes = homes = engine.homes
         self.counters: Counter[str] = Counter()
         self._violations: list[Violation] = []
         self._model = engine.model
-        self._frontends = [name for name in engine.homes if name.startswith("frontend/")]
+        self._inspection = Inspection(prefixes_in(homes))
+        self._operator: Operator | None = None
+        if topology.grow is not None:
+            changes = draw_changes(Random(f"changes {seed}"), FAULT_SECONDS)
+            self._operator = Operator(changes, self._violations.append, self.counters)
+        self._frontends = [name for name in homes if name.startswith("frontend/")]
         self._users = self._draw_users(random, random.randint(*REQUESTS))
         self._random = Random(f"more {seed}")
         drawn = draw_faults(
             random,
             FAULT_SECONDS,
             ROOT,
-            engine.homes,
-            targets=[
-                name for name in engine.homes for _ in range(FAULT_SHARES.get(name.partition("/")[0], 2))
-            ],
-            pairs=talking(engine.homes),
-            hanging=["executor/0"],
-            moments=FAULT_MOMENTS,
+            homes,
+            targets=[name for name in homes for _ in range(FAULT_SHARES.get(role_of(name), 2))],
+            pairs=talking(homes),
+            hanging=[name for name in homes if name.endswith("executor/0")],
+            moments=FAULT_MOMENTS if self._operator is None else CHANGING_MOMENTS,
         )
-        self._began = 0.0
-        self._checked_at = -1  # steps of this scheduler
-        self._scheduler: Cell | None = None
         self._disturbed_until = 0.0
         self._simulation = Simulation(
             seed,
@@ -120,10 +129,13 @@ class EngineSimulation:
     # The play.
 
     async def _play(self, simulation: Simulation) -> None:
-        loop = simulation.loop
-        self._began = loop.time()
+        loop, operator = simulation.loop, self._operator
         self._come(self._users)
+        if operator is not None:
+            operator.begin(simulation)
         await asyncio.sleep(FAULT_SECONDS + 2 * MOMENT_SECONDS_MAX)
+        if operator is not None:
+            await operator.finish(simulation)
         await self._until_all_ended(loop.time() + END_SECONDS_MAX)
         while simulation.trace.deliveries < DELIVERIES_MIN:
             more = self._draw_users(self._random, MORE_REQUESTS)
@@ -147,29 +159,36 @@ class EngineSimulation:
             return
         frontend = cell.actor
         assert isinstance(frontend, Frontend)
-        user.incarnation, user.executor_deaths = cell.incarnation, self._executor_deaths()
+        deaths = self._inspection.executor_deaths(simulation)
+        user.incarnation, user.executor_deaths = cell.incarnation, deaths
         simulation.loop.call_soon(frontend.open, user.opening(), context=simulation.context_of(cell))
 
     def _leave(self, user: User) -> None:
         """A user leaves; where nothing goes wrong meanwhile, the scheduler knows before long."""
         loop, name = self._simulation.loop, user.wanted.name
-        cell, scheduler = self._simulation.cell(user.wanted.frontend), self._simulation.cell("scheduler")
+        cell = self._simulation.cell(user.wanted.frontend)
         if cell is not None and isinstance(cell.actor, Frontend):
             self.counters["aborts"] += 1
             wire_ids = {(cell.name, one) for one in cell.actor.wire_ids(name)}
             loop.call_soon(self._abort, user, cell.actor)
-            if loop.time() > self._disturbed_until:
-                loop.call_later(ABORT_SECONDS, self._check_left, wire_ids, scheduler, context=Context())
+            if self._is_calm():
+                schedulers = [*self._inspection.schedulers(self._simulation)]
+                loop.call_later(ABORT_SECONDS, self._check_left, wire_ids, schedulers, context=Context())
 
     def _abort(self, user: User, frontend: Frontend) -> None:
         frontend.abort_all([user.wanted.name])
         user.left = True
 
-    def _check_left(self, wire_ids: set[tuple[str, str]], scheduler: Cell | None) -> None:
-        calm = self._simulation.loop.time() > self._disturbed_until
-        if calm and scheduler is not None and self._simulation.cell("scheduler") is scheduler:
-            core: Any = scheduler.actor.core  # type: ignore[attr-defined]
-            kept = sorted(wire_ids & {(one.frontend, one.request_id) for one in core.requests})
+    def _is_calm(self) -> bool:
+        """Tell whether no fault is felt, and no replica comes or goes."""
+        if self._operator is not None and self._operator.is_busy:
+            self._disturbed_until = self._simulation.loop.time() + SETTLE_SECONDS
+        return self._simulation.loop.time() > self._disturbed_until
+
+    def _check_left(self, wire_ids: set[tuple[str, str]], schedulers: list[Cell]) -> None:
+        if self._is_calm() and schedulers == [*self._inspection.schedulers(self._simulation)]:
+            requests = self._inspection.requests(self._simulation)
+            kept = sorted(wire_ids & {(one.frontend, one.request_id) for one in requests})
             if kept:
                 text = f"{kept} are scheduled {ABORT_SECONDS} s after their user left"
                 self._violations.append(Violation(text))
@@ -192,17 +211,17 @@ class EngineSimulation:
                 raise Violation(f"{user.wanted.name} failed: {user.error!r}")
 
     def _count_ends(self) -> None:
+        for name in self._frontends:
+            cell = self._simulation.cell(name)
+            if self._operator is not None and cell is not None and isinstance(cell.actor, Frontend):
+                self.counters["moved"] += cell.actor._moving.num_moved
         for user in self._users:
             void = self._is_void(user) and not user.done
             self.counters["void" if void else "left" if user.left else "ended"] += 1
 
-    def _executor_deaths(self) -> int:
-        entry = self._simulation.cluster.node.entry("executor/0")
-        return 0 if entry is None else entry.incarnation - entry.up
-
     def _is_excused(self, user: User, end: Finished) -> bool:
         """Tell whether a request has seen so many executors die that it may be the reason."""
-        deaths = self._executor_deaths() - user.executor_deaths
+        deaths = self._inspection.executor_deaths(self._simulation) - user.executor_deaths
         excused = end.cause == "failure" and "died again and again" in (end.message or "") and deaths > 2
         self.counters["taken for poison"] += excused
         return excused
@@ -218,24 +237,14 @@ class EngineSimulation:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _count_left(self) -> dict[str, int]:
-        node = self._simulation.cluster.node
-        try:
-            scheduler: SchedulerStatistics = await node.ask(
-                "scheduler", GetSchedulerStatistics(), ASK_SECONDS
-            )
-            pool: PoolStatistics = await node.ask("blocks", GetPoolStatistics(), ASK_SECONDS)
-        except PageantError as error:  # it died meanwhile
-            return {repr(error): 1}
-        detokenizer: Any = self._simulation.cell("detokenizer")
-        counts = {
-            "running": scheduler.num_running,
-            "waiting": scheduler.num_waiting,
-            "blocks held": pool.blocks_held,
-            "open texts": len(detokenizer.actor._requests) if detokenizer is not None else 1,
-        }
-        if not any(counts.values()):
-            self.counters.update(scheduler.counters)
-        return {name: count for name, count in counts.items() if count}
+        left, counters = await self._inspection.count_left(self._simulation)
+        if self._operator is not None:
+            left |= find_remains(self._simulation)
+            is_calm = not self._simulation.struck
+            left |= self._operator.find_misbeliefs(self._simulation, is_calm=is_calm)
+        if not left:
+            self.counters.update(counters)
+        return left
 
     # What must hold.
 
@@ -243,26 +252,16 @@ class EngineSimulation:
         """Check the engine after every step, and what users say, at once."""
         if self._violations:
             raise self._violations[0]
-        scheduler = self._scheduler
-        if scheduler is None or scheduler.closed:
-            self._scheduler, self._checked_at = simulation.cell("scheduler"), -1
-            return
-        core: Any = scheduler.actor.core  # type: ignore[attr-defined]
-        if core.counters.steps == self._checked_at:
-            return
-        self._checked_at = core.counters.steps
-        core.check_integrity()
-        blocks: Any = simulation.cell("blocks")
-        allocation = getattr(blocks.actor, "_allocation", None) if blocks is not None else None
-        if allocation is not None:  # another's block manager has what it likes
-            allocation.check_integrity()
+        self._inspection.check(simulation)
 
     # What the faults strike.
 
     def _moments(self) -> dict[str, bool]:
-        cell = self._simulation.cell("scheduler")
-        requests = [] if cell is None else iter(cell.actor.core.requests)  # type: ignore[attr-defined]
-        return moments_of(requests, all_came=all(user.incarnation for user in self._users))
+        requests = self._inspection.requests(self._simulation)
+        moments = moments_of(requests, all_came=all(user.incarnation for user in self._users))
+        if self._operator is not None:
+            moments[CHANGING] = self._operator.is_busy
+        return moments
 
     def _is_time(self, simulation: Simulation, fault: Fault) -> bool:
         if fault.kind == "hang" and not self._is_paced(fault.target):
@@ -278,6 +277,6 @@ class EngineSimulation:
         """Note what the engine was at when a fault struck."""
         now = simulation.loop.time()
         self._disturbed_until = max(self._disturbed_until, now + fault.seconds + SETTLE_SECONDS)
-        for victim in victims(self.topology, fault):
+        for victim in victims(self._homes, fault):
             for moment, there in self._moments().items():
                 self.counters[f"{victim} in {moment}"] += there

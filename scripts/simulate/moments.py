@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pageant.actors.runtime.resolving import Resolved
+from pageant.actors.runtime.address import model_of, replica_of, role_of
 from pageant.actors.runtime.simulation import Fault
 
 MOMENTS = ("prefill", "decode", "preempted", "draining")
 # A fault waits for its moment. The rare one is asked for most.
 FAULT_MOMENTS = ("prefill", "preempted", "preempted", "preempted", "preempted")
+CHANGING = "changing"
+"""The moment at which a replica is added, drained or removed."""
+CHANGING_MOMENTS = ("prefill", "preempted", "preempted", CHANGING, CHANGING)
 
 TALKS = (
     *(("frontend", "tokenizer"), ("frontend", "grammar"), ("frontend", "scheduler")),
     *(("scheduler", "blocks"), ("scheduler", "executor"), ("scheduler", "drafter"), ("blocks", "executor")),
     *(("executor", "grammar"), ("scheduler", "detokenizer"), ("detokenizer", "frontend")),
+    *(("frontend", "router"), ("scheduler", "router"), ("blocks", "router"), ("lifecycle", "frontend")),
 )
 """Who has something to say to whom."""
 
@@ -44,24 +48,34 @@ def moments_of(requests: Iterable[Any], *, all_came: bool) -> dict[str, bool]:
 
 def talking(actors: Iterable[str]) -> list[tuple[str, str]]:
     """The pairs of actors that talk with each other, each as often as something is to go wrong between them."""
-    pairs = [pair for pair in itertools.permutations(actors, 2) if _roles(pair) in TALKS]
+    pairs = [
+        pair
+        for pair in itertools.permutations(actors, 2)
+        if _roles(pair) in TALKS and _are_of_one_engine(*pair)
+    ]
     return [pair for pair in pairs for _ in range(STREAM_SHARE if _roles(pair) in STREAMS else 1)]
 
 
-def victims(topology: Resolved, fault: Fault) -> list[str]:
-    """The rows that a fault is a case of; or its kind."""
+def victims(homes: Mapping[str, str], fault: Fault) -> list[str]:
+    """Return the rows that a fault is a case of; or its kind.
+
+    Args:
+        homes: the node of each actor.
+    """
     if fault.kind == "crash":
-        return [_role(fault.target)]
+        return [role_of(fault.target)]
     if fault.kind not in ("kill", "host"):
         return [fault.kind]
     targets = fault.target.split(",")
-    roles = [_role(plan.name) for plan in topology.actors if plan.node in targets]
+    roles = [role_of(name) for name, node in homes.items() if node in targets]
     return [*dict.fromkeys(roles), *(["host"] if fault.kind == "host" else [])]
 
 
 def _roles(pair: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(_role, pair))
+    return tuple(map(role_of, pair))
 
 
-def _role(actor: str) -> str:
-    return actor.partition("/")[0]
+def _are_of_one_engine(one: str, other: str) -> bool:
+    """Tell whether two actors are not of different replicas."""
+    prefixes = replica_of(one), replica_of(other)
+    return prefixes[0] == prefixes[1] or any(prefix == model_of(prefix) for prefix in prefixes)

@@ -55,9 +55,13 @@ class Total:
             self.failed.append(ran)
 
 
-def run_seed(seed: int, classes: Mapping[str, str] | None = None) -> Ran:
-    """One seed, here."""
-    simulation = EngineSimulation(seed, classes=classes)
+def run_seed(seed: int, classes: Mapping[str, str] | None = None, *, replicas: bool = False) -> Ran:
+    """One seed, here.
+
+    Args:
+        replicas: the engine is to have replicas, whether the seed says so or not.
+    """
+    simulation = EngineSimulation(seed, classes=classes, replicas=replicas)
     outcome = simulation.run()
     return Ran(
         seed=seed,
@@ -70,9 +74,11 @@ def run_seed(seed: int, classes: Mapping[str, str] | None = None) -> Ran:
     )
 
 
-def run_seeds(seeds: Iterable[int], jobs: int, classes: Mapping[str, str] | None = None) -> Iterator[Ran]:
-    """Each seed, in order, as they are done."""
-    run = partial(run_seed, classes=classes)
+def run_seeds(
+    seeds: Iterable[int], jobs: int, classes: Mapping[str, str] | None = None, *, replicas: bool = False
+) -> Iterator[Ran]:
+    """Each seed, in order, as they are done; see `run_seed`."""
+    run = partial(run_seed, classes=classes, replicas=replicas)
     if jobs == 1:
         yield from map(run, seeds)
         return
@@ -82,11 +88,12 @@ def run_seeds(seeds: Iterable[int], jobs: int, classes: Mapping[str, str] | None
         yield from pool.map(run, seeds, chunksize=CHUNK)
 
 
-def shorten(seed: int, classes: Mapping[str, str] | None = None) -> list[Fault]:
+def shorten(seed: int, classes: Mapping[str, str] | None = None, *, replicas: bool = False) -> list[Fault]:
     """The shortest schedule of faults that was found with which a failing seed still fails."""
 
     def fails(faults: Iterable[Fault]) -> bool:
-        return EngineSimulation(seed, faults=tuple(faults), classes=classes).run().violation is not None
+        simulation = EngineSimulation(seed, faults=tuple(faults), classes=classes, replicas=replicas)
+        return simulation.run().violation is not None
 
-    drawn = EngineSimulation(seed, classes=classes).faults
+    drawn = EngineSimulation(seed, classes=classes, replicas=replicas).faults
     return shrink(drawn, fails)

@@ -16,10 +16,11 @@ from pageant.actors.executor.simulated import SimulatedExecutor
 from pageant.actors.executor.simulated_model import NUM_TOKENS
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
-from pageant.actors.runtime.plans import ActorPlan, NodePlan
+from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.resolving import Resolved
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.fronting import ServedModel
+from pageant.scripts.simulate.replicas import CLASSES, ROUTING, all_homes, draw_count, nodes_of, with_replicas
 
 ROOT = "front"
 MODEL = Path(pageant.__file__).parent / "models" / "demo"  # for its tokenizer
@@ -28,6 +29,7 @@ VOCAB_SIZE = 4096
 END_TOKENS = (2,)
 STEP_PATIENCE = 0.5  # seconds of a step, that nobody waits long for one that hangs
 SIMULATED_EXECUTOR = "pageant.actors.executor.simulated:SimulatedExecutor"
+WATCHED_FRONTEND = "pageant.scripts.simulate.frontends:WatchedFrontend"
 SERVED = ServedModel(
     name="simulated",
     replica="",
@@ -55,27 +57,66 @@ class StandIn:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A seed's engine."""
+class SeededEngine:
+    """A small engine whose settings, classes and placement a seed has chosen."""
 
     topology: Resolved
     model: StandIn
 
     @property
     def homes(self) -> dict[str, str]:
-        """Return each actor's node."""
-        return {plan.name: plan.node for plan in self.topology.actors}
+        """Return each actor's node, also of replicas that may be added."""
+        return all_homes(self.topology)
 
 
-def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = None) -> Drawn:
-    """An engine with two or three frontends, small enough that it runs out of rows, blocks and queue.
+def draw_engine(
+    random: Random, seed: int, classes: Mapping[str, str] | None = None, *, replicas: bool = False
+) -> SeededEngine:
+    """Draw an engine with two or three frontends, small enough that it runs out of rows, blocks and queue.
 
     Args:
+        random: draws what is older than the draws by `seed` and a name; each new draw leaves those as they are.
         classes: actors of the user's own, by the name that they take the place of.
+        replicas: the engine is to have replicas, whether the seed says so or not.
+
+    Raises:
+        TopologyError: `classes` names an actor that no engine has.
     """
+    own = classes or {}
+    count = draw_count(seed, always=replicas)
+    settings = _draw_settings(random, seed, is_replicated=count > 0)
+    cast = {**DEFAULT_CAST.classes, "executor": SIMULATED_EXECUTOR}
+    _draw_speculation(random, settings, cast)
+    # Drafts of the device's own are made by what it sees in one group, without a window.
+    on_device = "speculation" in settings and "drafter" not in cast
+    if not on_device:
+        settings["windows"] = Random(f"{seed} windows").choice(WINDOWS)
+        settings["num_blocks"] *= len(settings["windows"])
+    for name in own.keys() - cast.keys() - DEFAULT_CAST.optional.keys():
+        known = ", ".join(sorted(cast.keys() | DEFAULT_CAST.optional.keys()))
+        raise TopologyError(
+            "actor", f"there is no actor {name!r} to take the place of; expected one of {known}"
+        )
+    if settings["device"] == "cpu" and not on_device and "executor" not in own:
+        settings["tensor_parallel"] = Random(f"{seed} group").choice((1, 1, 2, 3, 4))
+        settings["pipeline_parallel"] = Random(f"{seed} stages").choice((1, 1, 2, 3))
+    cast |= own
+    if count and "frontend" not in own:
+        cast["frontend"] = WATCHED_FRONTEND
+    topology = _place(random, seed, cast, settings)
+    if count:
+        others = {**CLASSES, **own}
+        topology = with_replicas(
+            topology, ROOT, seed, count, lambda name, node: _plan(name, node, others[name], settings)
+        )
+    return SeededEngine(topology, StandIn(settings["alphabet"], settings.get("windows", (None,))))
+
+
+def _draw_settings(random: Random, seed: int, *, is_replicated: bool) -> dict[str, Any]:
+    """Draw the options of all actors; each takes those that it knows."""
     block_size = random.choice((4, 8, 16))
     blocks_least = MAX_MODEL_LEN // block_size
-    settings: dict[str, Any] = {
+    return {
         "model": str(MODEL),
         "max_model_len": MAX_MODEL_LEN,
         "vocab_size": VOCAB_SIZE,
@@ -93,10 +134,14 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         "alphabet": NUM_TOKENS,
         "isolate": False,
         "loop_seconds_max": 0.0,  # nothing takes time here, and masks are to be late
-        "served": (SERVED,),
+        "served": (msgspec.structs.replace(SERVED, is_replicated=is_replicated),),
+        "routing": Random(f"{seed} routing").choice(ROUTING),
         "device": random.choice(("cpu", "cuda:0")),
     }
-    cast = {**DEFAULT_CAST.classes, "executor": SIMULATED_EXECUTOR}
+
+
+def _draw_speculation(random: Random, settings: dict[str, Any], cast: dict[str, str]) -> None:
+    """Draw how tokens are guessed, if at all, and add it to the settings and the cast."""
     drafts = {"tokens": random.randint(1, 4), "adaptive": random.random() < 0.5}
     match random.choice(("ngram", "ngram", "ngram", "draft", "medusa", "")):
         case "ngram":
@@ -104,34 +149,22 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
             cast["drafter"] = DEFAULT_CAST.optional["drafter"]
         case "draft" | "medusa" as method:
             settings["speculation"] = {"method": method, "model": "simulated", **drafts}
-    # Drafts of the device's own are made by what it sees in one group, without a window.
-    if "speculation" not in settings or "drafter" in cast:
-        settings["windows"] = Random(f"{seed} windows").choice(WINDOWS)
-        settings["num_blocks"] *= len(settings["windows"])
-    for name in (classes or {}).keys() - cast.keys() - DEFAULT_CAST.optional.keys():
-        known = ", ".join(sorted(cast.keys() | DEFAULT_CAST.optional.keys()))
-        raise TopologyError(
-            "actor", f"there is no actor {name!r} to take the place of; expected one of {known}"
-        )
-    on_device = "speculation" in settings and "drafter" not in cast
-    if settings["device"] == "cpu" and not on_device and "executor" not in (classes or {}):
-        settings["tensor_parallel"] = Random(f"{seed} group").choice((1, 1, 2, 3))
-        settings["pipeline_parallel"] = Random(f"{seed} stages").choice((1, 1, 2, 3))
-    cast |= classes or {}
-    frontend = cast.pop("frontend")
-    homes = {name: _home(random, name) for name in cast}
+
+
+def _place(random: Random, seed: int, cast: Mapping[str, str], settings: Mapping[str, Any]) -> Resolved:
+    """Draw the node of each actor, the number of frontends, and how the nodes talk."""
+    homes = {name: _home(random, name) for name in cast if name != "frontend"}
     actors = [
-        _plan(f"{name}/0" if name == "executor" else name, homes[name], cls, settings)
-        for name, cls in cast.items()
+        _plan(f"{name}/0" if name == "executor" else name, home, cast[name], settings)
+        for name, home in homes.items()
     ]
     actors = _with_followers(actors, Random(f"{seed} followers"), settings)
     for index in range(random.randint(2, 3)):
         home = ROOT if index == 0 else f"user-{index}"
-        actors.append(_plan(f"frontend/{index}", home, frontend, settings))
-    nodes = dict.fromkeys(actor.node for actor in actors if actor.node != ROOT)
-    topology = Resolved(
+        actors.append(_plan(f"frontend/{index}", home, cast["frontend"], settings))
+    return Resolved(
         root=ROOT,
-        nodes=(NodePlan(ROOT), *(NodePlan(name, process=True) for name in nodes)),
+        nodes=nodes_of(actors, ROOT),
         actors=tuple(actors),
         wire=random.choice(("auto", "auto", "auto", "always")),
         transport="tcp",
@@ -142,7 +175,6 @@ def draw_engine(random: Random, seed: int, classes: Mapping[str, str] | None = N
         # Some suspect a process that is only stopped for a while.
         lease=LeaseTerms(heartbeat=0.1, suspicion=random.choice((0.3, 0.6, 10.0))),
     )
-    return Drawn(topology, StandIn(settings["alphabet"], settings.get("windows", (None,))))
 
 
 def _home(random: Random, actor: str) -> str:

@@ -49,6 +49,8 @@ def test_a_servers_keys_may_stand_in_the_environment(monkeypatch, given, environ
         ((), {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}, {"admin_routes": None, "runtime_adapters": True}),
         (("--no-admin-routes",), {"VLLM_SERVER_DEV_MODE": "1"}, {"admin_routes": False}),
         (("--admin-routes", "--runtime-adapters"), {}, {"admin_routes": True, "runtime_adapters": True}),
+        ((), {}, {"page": None, "demo": None}),
+        (("--no-page", "--demo"), {}, {"page": False, "demo": True}),
     ],
 )
 def test_an_operators_routes_are_turned_on_by_options_or_by_vllms_variables(

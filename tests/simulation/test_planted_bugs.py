@@ -11,6 +11,7 @@ from pageant.actors.blocks.groups import Groups
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.detokenizer.delivery import Delivery
 from pageant.actors.executor import simulated_group
+from pageant.actors.executor.simulated import SimulatedExecutor
 from pageant.actors.runtime.bonds import Bonds
 from pageant.actors.runtime.lives import Life
 from pageant.actors.runtime.streams import Arrival, Incoming
@@ -170,6 +171,31 @@ def test_members_of_a_group_that_are_told_other_tokens(monkeypatch):
         return compute(self, number, place, token_ids - 1 if now() else token_ids)
 
     monkeypatch.setattr(simulated_group.SimulatedMeeting, "compute", computed)
+    assert caught_by() is not None
+
+
+def test_a_member_of_a_group_that_skips_a_void(monkeypatch):
+    """Leave it at a launch that the leader has left: it takes what is said of the next for that."""
+    end, now = simulated_group.SimulatedFollower.end, every(3)
+
+    def ended(self, number, place):
+        if not now():
+            end(self, number, place)
+
+    monkeypatch.setattr(simulated_group.SimulatedFollower, "end", ended)
+    assert caught_by() is not None
+
+
+def test_a_leader_that_orders_a_launch_after_it(monkeypatch):
+    """Have the others wait for the order, and the leader, which computes, for them."""
+    launch, order = SimulatedExecutor._launch, SimulatedExecutor._order
+
+    async def launched(self, instruction):
+        await launch(self, instruction)
+        order(self, instruction.work)
+
+    monkeypatch.setattr(SimulatedExecutor, "_launch", launched)
+    monkeypatch.setattr(SimulatedExecutor, "_order", lambda self, work: None)
     assert caught_by() is not None
 
 

@@ -84,8 +84,15 @@ class Bench:
         if self.on_gpu:
             torch.cuda.synchronize()
 
-    def microseconds(self, runs: Sequence[Run], *, as_graph: bool = True) -> float:
-        """Return the time of one run on the device, the median of several turns.
+    def microseconds(
+        self,
+        runs: Sequence[Run],
+        *,
+        as_graph: bool = True,
+        turns: int = _TURNS,
+        seconds: float = _TURN_SECONDS,
+    ) -> float:
+        """Return the time of one run on the device, the median of several turns of so many seconds.
 
         As a graph, launches do not count; else the device's time includes its waits for the host.
         """
@@ -96,9 +103,8 @@ class Bench:
         self.synchronize()
         turn = self._graph(runs) if self.on_gpu and as_graph else lambda: [run() for run in runs]
         once = self._turn(turn, 1)
-        repeats = max(1, round(_TURN_SECONDS / max(once, 1e-6)))
-        seconds = statistics.median(self._turn(turn, repeats) for _ in range(_TURNS))
-        return seconds / len(runs) * 1e6
+        repeats = max(1, round(seconds / max(once, 1e-6)))
+        return statistics.median(self._turn(turn, repeats) for _ in range(turns)) / len(runs) * 1e6
 
     @staticmethod
     def _graph(runs: Sequence[Run]) -> Run:

@@ -14,10 +14,10 @@ from pageant.scripts.bench.gpu_check.cases import Recorder
 from pageant.scripts.bench.gpu_check.limits import scaled_product
 from pageant.scripts.bench.gpu_check.measuring import Bench, Case, Run, Work, bench_here, measure_cases
 
-__all__ = ["product_cases", "run"]
+__all__ = ["BITS", "SHAPES", "product_cases", "run"]
 
-_SHAPES = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
-_BITS: dict[str, Bits] = {"int8": 8, "int4": 4}
+SHAPES = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
+BITS: dict[str, Bits] = {"int8": 8, "int4": 4}
 _FEW = 64  # rows, up to which a product is a matter of bandwidth
 _EXPERTS, _CHOSEN, _HIDDEN, _INNER = 128, 8, 2048, 768  # of Qwen3-30B-A3B
 
@@ -31,8 +31,8 @@ def run(recorder: Recorder, tiny: bool) -> None:
 def product_cases(bench: Bench, ours: Kernels) -> Iterator[Case]:
     """Yield the cases by numbers of rows, so that those that are compared are measured beside each other."""
     for rows in (1, 64, 4096, 16, 256, 4):
-        for name in _SHAPES:
-            for kind in ("bf16", *_BITS):
+        for name in SHAPES:
+            for kind in ("bf16", *BITS):
                 yield Case(
                     f"{kind} {name}, {rows} rows",
                     lambda kind=kind, name=name, rows=rows: _product(bench, ours, kind, name, rows),  # type: ignore[misc]
@@ -49,7 +49,7 @@ def product_cases(bench: Bench, ours: Kernels) -> Iterator[Case]:
 
 
 def _product(bench: Bench, ours: Kernels, kind: str, name: str, rows: int) -> Work:
-    outputs, inputs = (bench.of(size, 32) for size in _SHAPES[name])
+    outputs, inputs = (bench.of(size, 32) for size in SHAPES[name])
     x = bench.numbers(bench.of(rows), inputs)
     few = rows <= _FEW
     first = _weight(bench, kind, (outputs, inputs))
@@ -71,14 +71,14 @@ def _weight(bench: Bench, kind: str, shape: tuple[int, ...]) -> Weight:
     """Return a weight of normal numbers, or one of random bits with scales that make such numbers."""
     if kind == "bf16":
         return bench.numbers(*shape)
-    weight: QuantizedWeight = empty_quantized(shape, _BITS[kind], bench.device)
+    weight: QuantizedWeight = empty_quantized(shape, BITS[kind], bench.device)
     weight.values.random_()
     weight.scales.fill_(1 / (1 << (weight.bits - 1)))
     return weight
 
 
 def _product_of_8_bits(bench: Bench, rows: int) -> Work:
-    outputs, inputs = (bench.of(size, 32) for size in _SHAPES["gate_up"])
+    outputs, inputs = (bench.of(size, 32) for size in SHAPES["gate_up"])
     x = bench.numbers(bench.of(rows, 16), inputs)
     few = rows <= _FEW
     copies = bench.copies(outputs * inputs) if few else 1

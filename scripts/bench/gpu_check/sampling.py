@@ -61,6 +61,7 @@ def sampling_params(bench: Bench, rows: int, **way: float) -> SamplingTensors:
         seed=every,
         sample=torch.zeros(rows, dtype=torch.int32, device=device),
         position=every,
+        filters="top_k" in way or "top_p" in way,
     )
 
 

@@ -34,7 +34,7 @@ SECTIONS = (
     Section("sampling", 20, 12),
     Section("shape8b", 40, 30),
     Section("engine", 60, 45),
-    Section("tune", 60, 20, on_demand=True),
+    Section("tune", 120, 20, on_demand=True),
 )
 
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
+from pageant.scripts.bench.foreign import run_foreign
 from pageant.scripts.bench.quantized import in_transformers
-from pageant.scripts.bench.quantized.foreign import run_foreign
 from pageant.scripts.bench.quantized.logits import log_probabilities
 from pageant.scripts.engine_options import DEMO_MODEL
 from pageant.scripts.report import publish, table
@@ -56,7 +56,7 @@ def read_elsewhere(reader: str, python: Path, folder: Path, token_ids: list[int]
     with tempfile.TemporaryDirectory(prefix="pageant-elsewhere-") as place:
         ids, out = Path(place) / "ids.json", Path(place) / "found.npy"
         ids.write_text(json.dumps(token_ids))
-        run_foreign(reader, python, folder, ids, out, dtype)
+        run_foreign(Path(__file__).with_name(f"in_{reader}.py"), python, folder, ids, out, dtype)
         return torch.from_numpy(np.load(out))
 
 

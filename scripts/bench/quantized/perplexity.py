@@ -23,8 +23,8 @@ from pageant.models import Checkpoint
 from pageant.models.quantizing.calibration import Calibration, read_sequences
 from pageant.models.quantizing.quantizer import quantize
 from pageant.models.quantizing.schemes import SCHEMES
+from pageant.scripts.bench.foreign import run_foreign
 from pageant.scripts.bench.quantized import in_gptqmodel
-from pageant.scripts.bench.quantized.foreign import run_foreign
 from pageant.scripts.bench.quantized.logits import perplexity
 from pageant.scripts.bench.quantized.smollm2 import dense_smollm2, documentation
 from pageant.scripts.report import publish, table
@@ -60,9 +60,20 @@ def measure(options: argparse.Namespace, place: Path) -> dict[str, float]:
         others.write_text(json.dumps(held_out))
         theirs, bits = place / "gptqmodel", str(SCHEMES[options.scheme].bits)
         group_size = -1 if size is None else size
-        run_foreign("gptqmodel", options.gptqmodel, "quantize", model.path, tokens, theirs, bits, group_size)
+        run_foreign(
+            Path(__file__).with_name("in_gptqmodel.py"),
+            options.gptqmodel,
+            "quantize",
+            model.path,
+            tokens,
+            theirs,
+            bits,
+            group_size,
+        )
         found["gptqmodel"] = _said("gptqmodel", perplexity(theirs, held_out))
-        run_foreign("gptqmodel", options.gptqmodel, "perplexity", theirs, others, out)
+        run_foreign(
+            Path(__file__).with_name("in_gptqmodel.py"), options.gptqmodel, "perplexity", theirs, others, out
+        )
         found["gptqmodel by itself"] = _said("gptqmodel by itself", json.loads(out.read_text()))
     return found
 

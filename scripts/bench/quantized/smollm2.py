@@ -38,11 +38,20 @@ def dense_smollm2() -> Path:
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**source)
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         whole = Path(made) / folder.name
-        load(**source, dtype=torch.bfloat16).save_pretrained(whole)
+        _as_dense(load(**source, dtype=torch.bfloat16)).save_pretrained(whole)
         tokenizer.save_pretrained(whole)
         if not folder.exists():
             whole.rename(folder)
     return folder
+
+
+def _as_dense(model: Any) -> Any:
+    """Return a model that transformers dequantised as one that it saves: it refuses what was read from a GGUF file."""
+    config = model.config.to_dict()
+    config.pop("quantization_config", None)
+    dense = type(model)(type(model.config)(**config)).to(model.dtype)
+    dense.load_state_dict(model.state_dict())
+    return dense
 
 
 def documentation() -> tuple[str, str]:

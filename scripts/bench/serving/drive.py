@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pageant.scripts.bench.serving.figures import Results
-from pageant.scripts.bench.serving.load import Arrivals, Load, Turn
+from pageant.scripts.bench.serving.load import Load, Turn
 from pageant.scripts.http_client import Answer, Client, Failed
+from pageant.scripts.loads import Arrivals
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def test_a_reader_that_fails_says_why(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho no such scheme >&2\nexit 3\n")
     python.chmod(0o755)
-    with pytest.raises(RuntimeError, match="vllm ended with 3: no such scheme"):
+    with pytest.raises(RuntimeError, match=r"in_vllm\.py ended with 3: no such scheme"):
         elsewhere.read_elsewhere("vllm", python, tmp_path, [1], "bfloat16")
 
 

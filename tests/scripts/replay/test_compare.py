@@ -52,10 +52,23 @@ def test_a_timeline_takes_each_token_once_and_nothing_after_the_end():
     assert timeline.output("f", output("stranger", 0, [6]), 14.0) == []
     (course,) = timeline.courses.values()
     assert course.token_ids.tolist() == [7, 8, 9, 5] and course.served
+    assert timeline.begun_before == 1
     assert (first_token(course), next_token(course), whole(course)) == (1.0, pytest.approx(2 / 3), 3.0)
     found = figures([course], [0])
     assert (found.cached_tokens, found.prompt_tokens, found.preemptions) == (2, 3, 1)
     assert found.queue is not None and found.queue.p99 == 0.5
+
+
+def test_output_recorded_before_its_request_is_that_requests():
+    """The parts of two processes come in any order."""
+    timeline = Timeline()
+    assert timeline.output("f", output("a", 0, [7]), 11.0) == []
+    assert timeline.output("f", output("a", 1, [8], Finished(reason="stop")), 12.0) == []
+    assert timeline.begun_before == 1
+    timeline.submitted(("f", "a"), submit("a"), 10.0)
+    (course,) = timeline.courses.values()
+    assert course.token_ids.tolist() == [7, 8] and course.served and timeline.begun_before == 0
+    assert (first_token(course), whole(course)) == (1.0, 2.0)
 
 
 def test_a_request_whose_user_left_or_that_has_no_end_is_not_compared():

@@ -4,8 +4,9 @@ import pytest
 
 from pageant.scripts.bench.serving.drive import Driver, Run, first_model
 from pageant.scripts.bench.serving.figures import parse_limits, table
-from pageant.scripts.bench.serving.load import Arrivals, Lengths, Load
+from pageant.scripts.bench.serving.load import Load
 from pageant.scripts.http_client import Client, Failed
+from pageant.scripts.loads import Arrivals, Lengths
 
 
 async def drive(wire, answer, load, run, warmup=0):

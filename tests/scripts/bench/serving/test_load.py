@@ -4,7 +4,8 @@ import random
 import pytest
 
 from pageant.protocol.errors import BadRequest
-from pageant.scripts.bench.serving.load import Arrivals, Lengths, Load
+from pageant.scripts.bench.serving.load import Load
+from pageant.scripts.loads import Arrivals, Lengths
 
 
 def first(arrivals, count, seed=1):

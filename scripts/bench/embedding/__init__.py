@@ -1,0 +1,1 @@
+"""Benchmarks of embeddings, beside libraries that run in environments of their own."""

@@ -1,0 +1,162 @@
+"""`pageant chaos --replicas N`: whole replicas and the router die, and replicas come and go, while requests stream."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pageant.actors.client.engine import Engine
+from pageant.actors.runtime.yaml import merge
+from pageant.scripts.chaos.killing import Killer
+from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict
+from pageant.scripts.report import publish, table
+
+OWNED = ("executor", "scheduler", "blocks", "detokenizer", "grammar", "drafter")
+ROUTER_NODE = "advice"
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "max_num_seqs": 64,
+    "speculation": {"method": "ngram", "adaptive": False},
+    "routing": "least",
+}
+APART: dict[str, Any] = {
+    "nodes": {"front": {}, "engine-{replica}": {"process": True}, ROUTER_NODE: {"process": True}},
+    "actors": {
+        **{name: {"node": "engine-{replica}"} for name in OWNED},
+        "router": {"node": ROUTER_NODE},
+    },
+}
+"""Every replica in a process of its own, so that all its actors die at once; the router in another."""
+PAUSE_SECONDS_MAX = 1.0
+SHARE_SECONDS_MAX = 5.0
+SHARE_MIN = 0.5
+"""Share of the mean number of open requests from which on a new replica counts as having its part."""
+PATIENCES = (0.0, 0.5)
+"""Seconds of patience of the drains, in turn."""
+MEMORIES_SHOWN = 10
+"""Sizes of the process that are told, over all cycles."""
+
+
+def replicas(
+    engine: dict[str, Any], *, cycles: int, requests: int, tokens: int, seed: int, path: Path | None
+) -> int:
+    """Print what became of the requests. Return how many bars were missed.
+
+    Args:
+        engine: arguments of the engine, over `SETTINGS`; `replicas` among them.
+        cycles: adds and drains under load, instead of deaths; 0 for the deaths.
+        requests: that stream at a time.
+        tokens: output tokens of each request, about.
+        path: where the figures go as JSON.
+    """
+    given = merge(SETTINGS, {key: value for key, value in engine.items() if value is not None})
+    if cycles:
+        figures = asyncio.run(run_cycles(given, cycles=cycles, requests=requests, tokens=tokens))
+        lines = table(("of the cycles", "figure"), figures["cycles"].items())
+    else:
+        figures = asyncio.run(run_deaths(given, requests=requests, tokens=tokens, seed=seed))
+        deaths = figures["died"]
+        rows = [(node, row["pause_seconds_max"], row["away_seconds_median"]) for node, row in deaths.items()]
+        lines = table(("what died", "longest pause, s", "up again after, s"), rows)
+    missed = bars_missed(figures)
+    publish(figures, [*lines, *verdict(figures), *(missed or ["every bar holds"])], path)
+    return len(missed)
+
+
+def bars_missed(figures: Mapping[str, Any]) -> list[str]:
+    """Return what a run did not hold of what it should."""
+    bars = {
+        f"{len(figures['lost'])} requests were lost": bool(figures["lost"]),
+        f"{len(figures['changed'])} requests were changed": bool(figures["changed"]),
+    }
+    for node, row in figures.get("died", {}).items():
+        pause = row["pause_seconds_max"]
+        bars[f"{node}: streams paused for {pause:g} s, not {PAUSE_SECONDS_MAX:g}"] = pause > PAUSE_SECONDS_MAX
+    if (of := figures.get("cycles")) is not None:
+        late = of["share_seconds_max"]
+        bars[f"a new replica had its share after {late:g} s"] = late > SHARE_SECONDS_MAX
+        bars[f"actors are left: {of['actors_left']}"] = bool(of["actors_left"])
+    return [text for text, is_missed in bars.items() if is_missed]
+
+
+async def run_deaths(settings: dict[str, Any], *, requests: int, tokens: int, seed: int) -> dict[str, Any]:
+    """Figures of one run: each replica dies with all its actors, then the router."""
+    asked = mixed_requests(requests, tokens)
+    async with Engine(**merge(APART, settings)) as engine:
+        load = await _loaded(engine, asked)
+        killer = Killer(engine, load, random.Random(seed), 0.0)
+        for node in sorted(await killer.nodes(), key=lambda name: name == ROUTER_NODE):
+            await killer.kill(node)
+        await load.end()
+    return _figures(settings, load, requests) | {"died": killer.figures()}
+
+
+async def run_cycles(settings: dict[str, Any], *, cycles: int, requests: int, tokens: int) -> dict[str, Any]:
+    """Figures of one run: two replicas become three, then one, and two again; so often."""
+    asked = mixed_requests(requests, tokens)
+    async with Engine(**merge({"placement": "one"}, settings)) as engine:
+        names = [one.name for one in await engine.replicas.ls()]
+        assert len(names) == 2, f"cycles begin with two replicas, not {len(names)}"
+        load = await _loaded(engine, asked)
+        actors = await _actors(engine)
+        shares, drains, memory = [], [], []
+        for cycle in range(cycles):
+            added = await engine.replicas.add()
+            shares.append(await _seconds_until_shared(engine, added))
+            for name in (names[1], added):
+                began = time.monotonic()
+                await engine.replicas.drain(name, PATIENCES[cycle % len(PATIENCES)])
+                drains.append(time.monotonic() - began)
+            await engine.replicas.add(names[1])
+            gc.collect()
+            memory.append(psutil.Process().memory_info().rss / 2**20)
+        left = sorted(await _actors(engine) - actors)
+        await load.end()
+    return _figures(settings, load, requests) | {
+        "cycles": {
+            "cycles": cycles,
+            "share_seconds_median": round(sorted(shares)[len(shares) // 2], 2),
+            "share_seconds_max": round(max(shares), 2),
+            "drain_seconds_max": round(max(drains), 2),
+            "memory_mib": [round(one) for one in memory[:: max(1, cycles // MEMORIES_SHOWN)]],
+            "actors_left": left,
+        }
+    }
+
+
+async def _loaded(engine: Engine, asked: Any) -> Load:
+    """Return a load that has begun, with what its requests are undisturbed."""
+    load = Load(engine, asked, await undisturbed(engine, asked))
+    load.begin()
+    await asyncio.sleep(1.0)
+    return load
+
+
+async def _actors(engine: Engine) -> set[str]:
+    return {one for node in await engine.statistics() for one in node.actors}
+
+
+async def _seconds_until_shared(engine: Engine, name: str) -> float:
+    """Wait until a replica has its part of the open requests. Return how long that took."""
+    began = time.monotonic()
+    while time.monotonic() - began < 2 * SHARE_SECONDS_MAX:
+        opened = {one.name: one.num_open for one in await engine.replicas.ls()}
+        if opened[name] >= SHARE_MIN * sum(opened.values()) / len(opened):
+            break
+        await asyncio.sleep(0.05)
+    return time.monotonic() - began
+
+
+def _figures(settings: dict[str, Any], load: Load, requests: int) -> dict[str, Any]:
+    return {
+        "settings": settings | {"model": Path(settings.get("model") or "").name},
+        **{"streams": requests, "requests": load.requests, "tokens": load.tokens},
+        **{"lost": load.lost, "changed": load.changed},
+    }

@@ -1,0 +1,243 @@
+"""`pageant plan`: what comes of a load on so many replicas, or how many replicas hold a service level."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pageant.protocol.errors import BadRequest
+from pageant.scripts.loads import Arrivals, Lengths
+from pageant.scripts.planning.calibration import calibrate
+from pageant.scripts.planning.cluster import PlannedCluster
+from pageant.scripts.planning.outcome import Outcome
+from pageant.scripts.planning.replica import ReplicaShape
+from pageant.scripts.planning.requests import LoadShape, PlannedRequest, recorded
+from pageant.scripts.planning.search import Plan, ServiceLevel, search, what_binds
+from pageant.scripts.replay.load import Load, read_load
+from pageant.scripts.report import publish, table
+from pageant.scripts.spread import Spread
+
+CHANGEABLE = ("policy", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+"""Settings of a replica that may differ from those of the recording."""
+SETTINGS = (*CHANGEABLE, "async_scheduling", "short_step_seconds")
+"""Settings of a replica that a recording has."""
+NOT_PLANNED = (
+    "tensor_parallel",
+    "pipeline_parallel",
+    "expert_parallel",
+    "speculation",
+    "host_memory",
+    "store_memory",
+)
+"""Settings whose effect is not modelled."""
+REQUESTS_MIN, REQUESTS_MAX, LOAD_SECONDS = 500, 100_000, 60.0
+"""Requests of a run, where their number is not given: as many as come in `LOAD_SECONDS`, within those bounds."""
+
+
+@dataclass(frozen=True)
+class PlannedLoad:
+    """The load as it was asked for.
+
+    Attributes:
+        input_tokens: None takes the requests of the recording.
+        rate: requests per second; None arrives as recorded.
+        requests: their number; None lets it follow from the rate.
+    """
+
+    input_tokens: str | None
+    output_tokens: str
+    prefix_tokens: int
+    prefixes: int
+    rate: float | None
+    requests: int | None
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("prefix_tokens", 0), ("prefixes", 1), ("requests", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise BadRequest(f"{name} is {value}; expected at least {least}", name)
+        if self.rate is not None and not self.rate > 0:
+            raise BadRequest(f"rate is {self.rate:g}; expected requests per second, above 0", "rate")
+        if self.input_tokens is not None and self.rate is None:
+            raise BadRequest("a drawn load needs a rate: expected --rate with --input-tokens", "rate")
+
+    def draw(self, load: Load, factor: float) -> Iterator[PlannedRequest]:
+        """Return the requests, in order of arrival, `factor` times as many per second."""
+        if self.input_tokens is None:
+            rate = None if self.rate is None else self.rate * factor
+            found = recorded(load, self.requests, rate)
+            if rate is None and factor != 1:
+                found = (replace(one, at=one.at / factor) for one in found)
+            return found
+        assert self.rate is not None, "drawn loads have one"
+        return self.shape(factor).draw(self.requests or _usual_requests(self.rate), self.seed)
+
+    def shape(self, factor: float = 1.0) -> LoadShape:
+        """Return the distributions of a drawn load, with `factor` times as many requests per second."""
+        assert self.input_tokens is not None and self.rate is not None, "it is drawn"
+        return LoadShape(
+            Arrivals(self.rate * factor),
+            Lengths.parse(self.input_tokens, "input_tokens"),
+            Lengths.parse(self.output_tokens, "output_tokens"),
+            self.prefix_tokens,
+            self.prefixes,
+        )
+
+
+def plan(
+    recording: Path | None,
+    engine: Mapping[str, Any],
+    load: PlannedLoad,
+    *,
+    replicas: int | None,
+    replicas_max: int,
+    slo: str | None,
+    routing: str,
+    json: Path | None,
+) -> None:
+    """Print the figures of so many replicas, or those around the fewest that hold `slo`.
+
+    Args:
+        recording: of which the step times, sizes and requests are; None measures `engine`'s model first.
+        replicas: None searches, which needs `slo`.
+
+    Raises:
+        BadRequest: the load or the service level cannot be meant so.
+        PageantError: the recording cannot be read, or the model does not start.
+    """
+    if (replicas is None) == (slo is None):
+        raise BadRequest(
+            "expected one of --replicas, to see what comes of a load, and --slo, to search", "slo"
+        )
+    level = None if slo is None else ServiceLevel.parse(slo)
+    for name, value in (("replicas", replicas), ("replicas_max", replicas_max)):
+        if value is not None and value < 1:
+            raise BadRequest(f"{name} is {value}; expected at least 1", name)
+    for name in NOT_PLANNED:
+        if engine.get(name):
+            raise BadRequest(f"{name} is not modelled; expected a plan without it", name)
+    measured = read_load(recording) if recording is not None else _calibrated(engine, load)
+    shape = shape_of(measured, engine)
+    _check(load, measured, shape)
+
+    def run(number: int, factor: float) -> Outcome:
+        cluster = PlannedCluster(shape, measured.costs, (1.0,) * number, routing)
+        began = time.perf_counter()
+        outcome = cluster.run(load.draw(measured, factor))
+        took = time.perf_counter() - began
+        print(f"{number} replicas, {factor:g} times the load: {took:.1f} s", file=sys.stderr, flush=True)
+        return outcome
+
+    if level is not None:
+        found = search(run, level, replicas_max)
+    else:
+        assert replicas is not None, "it is given where no level is"
+        found = Plan(replicas, {replicas: run(replicas, 1.0)})
+    data = {
+        "shape": asdict(shape),
+        "step_seconds": asdict(measured.costs.fitted),
+        "slo": None if level is None else level.bounds,
+        "replicas": found.replicas,
+        "outcomes": [outcome.as_data() for _, outcome in sorted(found.tried.items())],
+    }
+    publish(data, [*_table(found, level), *_conclusion(found, level)], json)
+
+
+def shape_of(load: Load, changes: Mapping[str, Any]) -> ReplicaShape:
+    """Return a replica as it was recorded, with the settings among `changes` that it has."""
+    header = load.header
+    if header.num_blocks is None or header.block_size is None:
+        raise BadRequest("the recording does not say how large the KV memory was", "recording")
+    settings = load.settings()
+    own = {name: settings[name] for name in SETTINGS if name in settings}
+    own |= {name: changes[name] for name in CHANGEABLE if changes.get(name) is not None}
+    own.setdefault("max_model_len", header.num_blocks * header.block_size)
+    return ReplicaShape(header.num_blocks, header.block_size, windows=header.windows, **own)
+
+
+def _calibrated(engine: Mapping[str, Any], load: PlannedLoad) -> Load:
+    if load.input_tokens is None:
+        raise BadRequest(
+            "there is no load: expected --recording, or --input-tokens and --rate", "input_tokens"
+        )
+    print("measuring the times of steps here", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        return calibrate(Path(folder) / "calibration.recording", engine)
+
+
+def _check(load: PlannedLoad, measured: Load, shape: ReplicaShape) -> None:
+    """Refuse a load that no replica can hold, and a recording without requests."""
+    first = next(load.draw(measured, 1.0), None)
+    if first is None:
+        raise BadRequest("the recording holds no request that was served to its end", "recording")
+    if load.input_tokens is not None and (most := load.shape().most_tokens) > shape.max_model_len:
+        raise BadRequest(
+            f"requests have up to {most} tokens, with prefix and output; expected at most max_model_len, "
+            f"{shape.max_model_len}",
+            "input_tokens",
+        )
+
+
+def _usual_requests(rate: float) -> int:
+    return round(min(REQUESTS_MAX, max(REQUESTS_MIN, rate * LOAD_SECONDS)))
+
+
+def _table(plan: Plan, level: ServiceLevel | None) -> list[str]:
+    header = (
+        "replicas",
+        "tokens/s",
+        "ttft p50",
+        "ttft p99",
+        "itl p50",
+        "itl p99",
+        "hits",
+        "busy",
+        "memory",
+        "holds",
+    )
+    rows = [
+        (
+            number,
+            f"{one.output_tokens_per_second:,.0f}",
+            *_medians_and_p99s(one.first_token, one.inter_token),
+            *(f"{share:.0%}" for share in (one.hit_rate, one.busy, one.memory)),
+            "" if level is None else _verdict(level.broken(one)),
+        )
+        for number, one in sorted(plan.tried.items())
+    ]
+    return table(header, rows)
+
+
+def _conclusion(plan: Plan, level: ServiceLevel | None) -> list[str]:
+    if level is None:
+        return []
+    if plan.replicas is None:
+        nearest = min(plan.tried.values(), key=lambda one: max(level.broken(one).values()))
+        return [
+            f"no number of replicas up to {max(plan.tried)} holds it; {nearest.replicas} come nearest, and "
+            f"{what_binds(nearest)} binds"
+        ]
+    lines = [f"{plan.replicas} replicas hold it"]
+    if plan.breaks_at is not None:
+        factor, outcome = plan.breaks_at
+        first = max(level.broken(outcome).items(), key=lambda one: one[1])[0]
+        lines.append(f"with {factor:g} times the load {first} breaks first: {what_binds(outcome)} binds")
+    return lines
+
+
+def _verdict(broken: Mapping[str, float]) -> str:
+    return (
+        "yes" if not broken else "no: " + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in broken.items())
+    )
+
+
+def _medians_and_p99s(*spreads: Spread | None) -> Iterator[str]:
+    for spread in spreads:
+        for seconds in (None, None) if spread is None else (spread.p50, spread.p99):
+            yield "-" if seconds is None else f"{seconds * 1e3:,.1f} ms"

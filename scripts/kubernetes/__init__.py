@@ -1,0 +1,1 @@
+"""Manifests of a topology for Kubernetes; see `pageant.scripts.kubernetes.manifests`."""

@@ -1,0 +1,145 @@
+"""A cluster in model time: replicas behind the router's real core, on one heap of events."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+
+from pageant.actors.router.core import RouterCore
+from pageant.actors.router.policies import make_policy
+from pageant.protocol.arrays import int32
+from pageant.protocol.routing import LOAD_SECONDS, Route
+from pageant.scripts.planning.outcome import Outcome, RequestTimes, summed_up
+from pageant.scripts.planning.replica import PlannedReplica, ReplicaShape
+from pageant.scripts.planning.requests import PlannedRequest
+from pageant.scripts.replay.costs import StepCosts
+
+SERVED = ("stop", "length")
+
+
+class PlannedCluster:
+    """Replicas of one shape, and a router if there are several.
+
+    Args:
+        speeds: how many times as fast as `costs` says each replica is.
+        routing: the router's policy.
+    """
+
+    def __init__(
+        self, shape: ReplicaShape, costs: StepCosts, speeds: Sequence[float] = (1.0,), routing: str = "prefix"
+    ) -> None:
+        # Seconds of model time.
+        self.now = 0.0
+        self.requests: list[RequestTimes] = []
+        # Seconds between outputs of a request that follow each other, of all requests.
+        self._gaps = array("f")
+        self.replicas = {
+            f"replica-{number}/": PlannedReplica(f"replica-{number}/", shape, costs, speed)
+            for number, speed in enumerate(speeds)
+        }
+        self._router = RouterCore(make_policy(routing)) if len(speeds) > 1 else None
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        # Replicas whose step has an event on the heap, and those whose load has one.
+        self._stepping: set[str] = set()
+        self._reporting: set[str] = set()
+        for name, replica in self.replicas.items():
+            self._introduce(name, replica)
+
+    def run(self, requests: Iterable[PlannedRequest]) -> Outcome:
+        """Serve all requests to their ends, and sum up. They come in order of arrival, each when it is due."""
+        self._expect_next(iter(requests))
+        while self._events:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+        replicas = self.replicas.values()
+        return summed_up(
+            self.requests,
+            self._gaps,
+            len(self.replicas),
+            [one.busy_seconds for one in replicas],
+            max(one.memory for one in replicas),
+            sum(one.preemptions for one in replicas),
+        )
+
+    def _introduce(self, name: str, replica: PlannedReplica) -> None:
+        """Tell the router of a replica that is up and has nothing to do."""
+        if self._router is None:
+            return
+        self._router.scheduler_up(name, 1)
+        for events in replica.take_events():
+            self._router.blocks_changed(name, events)
+        load = replica.take_load()
+        if load is not None:
+            self._router.loaded(name, 1, load)
+
+    def _at(self, time: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (time, next(self._order), action))
+
+    def _expect_next(self, requests: Iterable[PlannedRequest]) -> None:
+        waiting = iter(requests)
+        request = next(waiting, None)
+        if request is not None:
+            self._at(request.at, lambda: self._arrive(request, waiting))
+
+    def _arrive(self, request: PlannedRequest, others: Iterable[PlannedRequest]) -> None:
+        number = len(self.requests)
+        name, ticket, expected = self._route(request)
+        times = RequestTimes(self.now, len(request.prompt), replica=name)
+        self.requests.append(times)
+        self.replicas[name].submit(number, request, ticket, expected, self.now)
+        self._follow(name)
+        self._expect_next(others)
+
+    def _route(self, request: PlannedRequest) -> tuple[str, int, int]:
+        """Return the replica that gets a request, the router's ticket, and the tokens that it is to compute."""
+        if self._router is None:
+            return next(iter(self.replicas)), 0, len(request.prompt)
+        asked = Route(
+            model="",
+            token_ids=request.prompt,
+            lengths=int32([len(request.prompt)]),
+            max_tokens=int32([request.most_tokens]),
+            salts=(None,),
+            extra_keys=((),),
+            adapters=(None,),
+            tenants=("",),
+            has_embeddings=(False,),
+        )
+        routed = self._router.route(asked, self.now)
+        return routed.places[0], int(routed.tickets[0]), int(routed.expected_tokens[0])
+
+    def _follow(self, name: str) -> None:
+        """Take what came of a replica's last event, and wait for its next step."""
+        replica = self.replicas[name]
+        for progress in replica.take_progress():
+            times = self.requests[progress.number]
+            if progress.cached is not None and times.first_at is None:
+                times.cached_tokens = progress.cached
+            if progress.num_tokens and (gap := times.output(progress.num_tokens, self.now)) is not None:
+                self._gaps.append(gap)
+            if progress.ended is not None:
+                times.refused = progress.ended not in SERVED
+        if replica.next_at is not None and name not in self._stepping:
+            self._stepping.add(name)
+            self._at(replica.next_at, lambda: self._step(name))
+        if self._router is not None:
+            for events in replica.take_events():
+                self._router.blocks_changed(name, events)
+            if name not in self._reporting:
+                self._reporting.add(name)
+                self._at(self.now + LOAD_SECONDS, lambda: self._report(name))
+
+    def _step(self, name: str) -> None:
+        self._stepping.discard(name)
+        self.replicas[name].step(self.now)
+        self._follow(name)
+
+    def _report(self, name: str) -> None:
+        """Tell the router what a replica has to do, at most once in `LOAD_SECONDS`."""
+        self._reporting.discard(name)
+        load = self.replicas[name].take_load()
+        if load is not None and self._router is not None:
+            self._router.loaded(name, 1, load)

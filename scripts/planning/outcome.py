@@ -1,0 +1,122 @@
+"""Outcome of a planned load: times of each request, and their percentiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pageant.scripts.spread import Spread
+
+
+@dataclass(eq=False)
+class RequestTimes:
+    """Times of one request, in seconds of model time."""
+
+    arrived_at: float
+    prompt_tokens: int
+    first_at: float | None = None
+    last_at: float | None = None
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    replica: str = ""
+    refused: bool = False
+    """Its end was none that it asked for: no memory can hold it, or the queue was full."""
+
+    def output(self, count: int, now: float) -> float | None:
+        """Add `count` tokens that came at `now` seconds. Return the seconds since the tokens before, if any."""
+        gap = None if self.last_at is None else now - self.last_at
+        if self.first_at is None:
+            self.first_at = now
+        self.last_at = now
+        self.output_tokens += count
+        return gap
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Figures of a run. A spread is None where no request has such a time."""
+
+    replicas: int
+    requests: int
+    refused: int
+    seconds: float
+    """From the first arrival to the last token."""
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    first_token: Spread | None
+    """Seconds from arrival to the first token."""
+    per_token: Spread | None
+    """Seconds per output token after the first, by request."""
+    inter_token: Spread | None
+    """Seconds between two outputs of a request that follow each other, over all of them."""
+    whole: Spread | None
+    """Seconds from arrival to the last token."""
+    busy: float
+    """Share of the time in which devices computed, in the mean over replicas."""
+    busiest: float
+    """The same of the replica that computed most."""
+    memory: float
+    """The largest share of KV memory that requests of a replica held at a time."""
+    preemptions: int
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        """Return the throughput."""
+        return self.output_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Return the share of prompts' tokens that were found cached."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the figures as JSON takes them."""
+        derived = {"output_tokens_per_second": self.output_tokens_per_second, "hit_rate": self.hit_rate}
+        return asdict(self) | derived
+
+
+def summed_up(
+    requests: Sequence[RequestTimes],
+    gaps: Sequence[float],
+    replicas: int,
+    busy_seconds: Sequence[float],
+    memory: float,
+    preemptions: int,
+) -> Outcome:
+    """Sum up a run.
+
+    Args:
+        gaps: seconds between outputs that follow each other.
+        busy_seconds: in which each replica's device computed.
+        memory: the largest share of a replica's KV memory that was held.
+    """
+    served = [one for one in requests if not one.refused and one.first_at is not None]
+    began = min((one.arrived_at for one in requests), default=0.0)
+    seconds = max((one.last_at or 0.0 for one in served), default=began) - began
+    firsts = [(one.first_at or 0.0) - one.arrived_at for one in served]
+    longer = [one for one in served if one.output_tokens > 1]
+    return Outcome(
+        replicas=replicas,
+        requests=len(requests),
+        refused=len(requests) - len(served),
+        seconds=seconds,
+        prompt_tokens=sum(one.prompt_tokens for one in served),
+        cached_tokens=sum(one.cached_tokens for one in served),
+        output_tokens=sum(one.output_tokens for one in served),
+        first_token=Spread.of(firsts),
+        per_token=Spread.of([_per_token(one) for one in longer]),
+        inter_token=Spread.of(gaps),
+        whole=Spread.of([(one.last_at or 0.0) - one.arrived_at for one in served]),
+        busy=float(np.mean(busy_seconds)) / seconds if seconds else 0.0,
+        busiest=max(busy_seconds, default=0.0) / seconds if seconds else 0.0,
+        memory=memory,
+        preemptions=preemptions,
+    )
+
+
+def _per_token(one: RequestTimes) -> float:
+    return ((one.last_at or 0.0) - (one.first_at or 0.0)) / (one.output_tokens - 1)

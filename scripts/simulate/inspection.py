@@ -1,0 +1,113 @@
+"""Looks into a running engine: its schedulers and block managers, those of each replica."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pageant.actors.runtime.cell import Cell
+from pageant.actors.runtime.simulation import Simulation
+from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
+from pageant.protocol.errors import PageantError
+from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
+
+ASK_SECONDS = 20.0
+LOOK_SECONDS = 0.001
+"""Time between two looks for a scheduler that is down, which is looked for after every callback otherwise."""
+
+
+class Inspection:
+    """Checks of an engine's invariants.
+
+    Args:
+        prefixes: those of all replicas that there may be; the empty one where the engine has none.
+    """
+
+    def __init__(self, prefixes: Sequence[str]) -> None:
+        self._prefixes = prefixes
+        self._schedulers: dict[str, Cell] = {}
+        # The number of steps at the latest check of each.
+        self._checked_at = dict.fromkeys(prefixes, -1)
+        self._looked_at = -1.0
+        # The most deaths of each executor that were seen; one that has left counts on.
+        self._deaths: dict[str, int] = {}
+
+    def schedulers(self, simulation: Simulation) -> Iterator[Cell]:
+        """Yield the schedulers that are up."""
+        for prefix in self._prefixes:
+            cell = simulation.cell(f"{prefix}scheduler")
+            if cell is not None:
+                yield cell
+
+    def requests(self, simulation: Simulation) -> Iterator[Any]:
+        """Yield all requests that schedulers know."""
+        for cell in self.schedulers(simulation):
+            yield from cell.actor.core.requests  # type: ignore[attr-defined]
+
+    def executor_deaths(self, simulation: Simulation) -> int:
+        """Return how many executors have died until now."""
+        for prefix in self._prefixes:
+            name = f"{prefix}executor/0"
+            entry = simulation.cluster.node.entry(name)
+            seen = 0 if entry is None else entry.incarnation - entry.up
+            self._deaths[name] = max(seen, self._deaths.get(name, 0))
+        return sum(self._deaths.values())
+
+    def check(self, simulation: Simulation) -> None:
+        """Check each scheduler, and the block manager beside it, after every step."""
+        self._look(simulation)
+        for prefix, scheduler in self._schedulers.items():
+            core: Any = scheduler.actor.core  # type: ignore[attr-defined]
+            if scheduler.closed or core.counters.steps == self._checked_at[prefix]:
+                continue
+            self._checked_at[prefix] = core.counters.steps
+            core.check_integrity()
+            blocks: Any = simulation.cell(f"{prefix}blocks")
+            allocation = getattr(blocks.actor, "_allocation", None) if blocks is not None else None
+            if allocation is not None:  # another's block manager has what it likes
+                allocation.check_integrity()
+
+    def _look(self, simulation: Simulation) -> None:
+        """Find the schedulers that have begun since."""
+        now = simulation.loop.time()
+        if now < self._looked_at + LOOK_SECONDS:
+            return
+        self._looked_at = now
+        for prefix in self._prefixes:
+            if (known := self._schedulers.get(prefix)) is None or known.closed:
+                found = simulation.cell(f"{prefix}scheduler")
+                if found is not None:
+                    self._schedulers[prefix], self._checked_at[prefix] = found, -1
+
+    async def count_left(self, simulation: Simulation) -> tuple[dict[str, int], Counter[str]]:
+        """Return what is left of requests in all replicas that there are, and the counters of their schedulers."""
+        left: dict[str, int] = {}
+        counters: Counter[str] = Counter()
+        there = [prefix for prefix in self._prefixes if simulation.cluster.node.entry(f"{prefix}scheduler")]
+        if not there:
+            return {"no scheduler": 1}, counters
+        for prefix in there:
+            counts, scheduler = await _left_at(simulation, prefix)
+            left |= {f"{prefix}{name}": count for name, count in counts.items() if count}
+            counters.update(scheduler)
+        return left, counters
+
+
+async def _left_at(simulation: Simulation, prefix: str) -> tuple[dict[str, int], dict[str, int]]:
+    node = simulation.cluster.node
+    try:
+        scheduler: SchedulerStatistics = await node.ask(
+            f"{prefix}scheduler", GetSchedulerStatistics(), ASK_SECONDS
+        )
+        pool: PoolStatistics = await node.ask(f"{prefix}blocks", GetPoolStatistics(), ASK_SECONDS)
+    except PageantError as error:  # it died meanwhile
+        return {repr(error): 1}, {}
+    detokenizer: Any = simulation.cell(f"{prefix}detokenizer")
+    counts = {
+        "running": scheduler.num_running,
+        "waiting": scheduler.num_waiting,
+        "blocks held": pool.blocks_held,
+        "open texts": len(detokenizer.actor._requests) if detokenizer is not None else 1,
+    }
+    return counts, dict(scheduler.counters)
