@@ -24,16 +24,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import click
 import pytest
-import typer.main
 from transformers import AutoModelForCausalLM
 
 import pageant
 from pageant.actors.client.resolved_models import resolve_topology
 from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
-from pageant.scripts.cli import app
+from tests.command_words import read_words
 from tests.random_adapters import save_adapter
 
 ROOT = Path(pageant.__file__).parent
@@ -52,6 +50,7 @@ READ_ONLY = {
     "simulate": "takes minutes; its own tests run seeds",
     "record": "needs a topology that runs; its own tests record",
     "replay": "needs a recording of an hour",
+    "plan": "needs a recording of an hour; its own tests plan",
     "swap": "needs a topology that runs; its own tests swap",
     "replicas": "needs a topology that runs; its own tests add and drain",
     "model": "needs a server that runs; its own tests pause",
@@ -63,6 +62,9 @@ ANSWERS = {  # what a snippet must print, by page and number among its Python sn
     ("README.md", 1): r"ambda.*[.:!)]\s*$",
     ("README.md", 2): r"A list is \w.*A tuple is \w",
     ("structured-output.md", 0): r"^\d+$",
+    ("tutorial.md", 0): r"A tuple is \w",
+    ("tutorial.md", 1): r"A list is \w.*A set is \w.*A module is \w",
+    ("tutorial.md", 2): r"^\{'is_mutable': (True|False)\}$",
     ("writing-an-actor.md", 2): r"^Counted\(total=15\)$",
 }
 LAB = {
@@ -263,7 +265,7 @@ def test_commands_run(page: Path, reader: Path, request: pytest.FixtureRequest):
 
 def _carry_out(part: str, folder: Path, request: pytest.FixtureRequest) -> Path:
     """Run a command, or see that it could be; return the folder that the next one runs in."""
-    program, *given = shlex.split(part, comments=True)
+    program, *given = shlex.split(part.partition(" > ")[0], comments=True)
     if program == "cd":
         return folder / given[0]
     if program == "cp":
@@ -288,14 +290,7 @@ def _carry_out(part: str, folder: Path, request: pytest.FixtureRequest) -> Path:
 
 def _see_that_it_is_known(given: list[str]) -> None:
     """Have the command line read these words, without carrying them out."""
-    words = [word for word in given if "[" not in word or " " in word]
-    command: click.Command = typer.main.get_command(app)
-    context: click.Context | None = None
-    while isinstance(command, click.Group):
-        found = command.get_command(click.Context(command), words[0])
-        assert found is not None, f"pageant {' '.join(given)}: no command {words[0]}"
-        context, command, words = click.Context(command, parent=context), found, words[1:]
-    command.make_context(command.name, words, parent=context)
+    read_words([word for word in given if "[" not in word or " " in word])
 
 
 def _run(command: list[str], folder: Path) -> None:
