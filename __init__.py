@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pageant.actors.client.llm_engine import LLMEngine
     from pageant.actors.client.lora import LoRARequest
     from pageant.actors.client.outputs import CompletionOutput, RequestOutput
-    from pageant.actors.client.pooling import (
+    from pageant.actors.client.pooling_outputs import (
         ClassificationOutput,
         ClassificationRequestOutput,
         EmbeddingOutput,
@@ -65,16 +65,16 @@ _HOMES = {
     "TokensPrompt": "pageant.actors.client.prompt_types",
     "GuidedDecodingParams": "pageant.protocol.structured_outputs:StructuredOutputsParams",
     "ArgumentError": "pageant.protocol.errors",
-    "ClassificationOutput": "pageant.actors.client.pooling",
-    "ClassificationRequestOutput": "pageant.actors.client.pooling",
+    "ClassificationOutput": "pageant.actors.client.pooling_outputs",
+    "ClassificationRequestOutput": "pageant.actors.client.pooling_outputs",
     "CompletionOutput": "pageant.actors.client.outputs",
-    "EmbeddingOutput": "pageant.actors.client.pooling",
-    "EmbeddingRequestOutput": "pageant.actors.client.pooling",
-    "PoolingOutput": "pageant.actors.client.pooling",
+    "EmbeddingOutput": "pageant.actors.client.pooling_outputs",
+    "EmbeddingRequestOutput": "pageant.actors.client.pooling_outputs",
+    "PoolingOutput": "pageant.actors.client.pooling_outputs",
     "PoolingParams": "pageant.protocol.pooling",
-    "PoolingRequestOutput": "pageant.actors.client.pooling",
-    "ScoringOutput": "pageant.actors.client.pooling",
-    "ScoringRequestOutput": "pageant.actors.client.pooling",
+    "PoolingRequestOutput": "pageant.actors.client.pooling_outputs",
+    "ScoringOutput": "pageant.actors.client.pooling_outputs",
+    "ScoringRequestOutput": "pageant.actors.client.pooling_outputs",
     "Logprob": "pageant.actors.frontend.outputs",
     "RequestMetrics": "pageant.actors.frontend.outputs",
     "RequestOutputKind": "pageant.protocol.sampling",

@@ -204,3 +204,15 @@ def _fault(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> str | Non
         if is_time and not _TIME_UNIT.search(text):
             return f"says no unit of {name}"
     return None
+
+
+def function_lengths(source: str) -> list[tuple[str, int, int]]:
+    """Return each function's name, first line, and lines of its body without the docstring."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            found.append(
+                (node.name, node.lineno, node.body[-1].end_lineno - body[0].lineno + 1 if body else 0)
+            )
+    return found

@@ -7,6 +7,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -159,17 +160,37 @@ def test_every_package_is_listed_for_the_wheel_but_the_demo_models_training():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of the files in a wheel built from this tree."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "any-name"
-    subprocess.run(["git", "clone", "-q", ROOT, source], check=True)
-    build = "from setuptools import build_meta as b; import sys; print(b.build_wheel(sys.argv[1]))"
-    built = subprocess.run(
-        [sys.executable, "-c", build, folder], cwd=source, capture_output=True, text=True, check=True
-    )
-    with zipfile.ZipFile(folder / built.stdout.split()[-1]) as archive:
-        return set(archive.namelist())
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str]]:
+    """The names of the files in an sdist built from this tree, and in a wheel built from that sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    subprocess.run(["git", "clone", "-q", ROOT, folder / "any-name"], check=True)
+
+    def build(kind: str, source: Path) -> Path:
+        code = f"from setuptools import build_meta as b; import sys; print(b.build_{kind}(sys.argv[1]))"
+        result = subprocess.run(
+            [sys.executable, "-c", code, folder], cwd=source, capture_output=True, text=True, check=True
+        )
+        return folder / result.stdout.split()[-1]
+
+    with tarfile.open(build("sdist", folder / "any-name")) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    [source] = (folder / "unpacked").iterdir()
+    inside = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    with zipfile.ZipFile(build("wheel", source)) as archive:
+        return inside, set(archive.namelist())
+
+
+@pytest.fixture
+def wheel(built: tuple[set[str], set[str]]) -> set[str]:
+    """The names of the files in the wheel."""
+    return built[1]
+
+
+def test_an_sdist_holds_the_docs_and_the_tested_versions_but_neither_the_tests_nor_the_training(built):
+    sdist, _ = built
+    assert {"constraints.txt", "README.md", "LICENSE", "docs/tutorial.md", "mkdocs.yml"} <= sdist
+    assert {"py.typed", "models/demo/model.safetensors"} <= sdist
+    assert not [name for name in sdist if name.startswith((NOT_SHIPPED, "tests/", ".venv", ".ci"))]
 
 
 def test_a_wheel_holds_every_module_the_c_sources_and_the_demo_model(wheel: set[str]):
@@ -183,6 +204,8 @@ def test_a_wheel_holds_every_module_the_c_sources_and_the_demo_model(wheel: set[
     assert modules - wheel == left_out and left_out
     demo = {f"pageant/{name}" for name in tracked if name.startswith("models/demo/")}
     assert demo and demo - wheel == set()
+    page = {f"pageant/{name}" for name in tracked if name.startswith("actors/http/page/static/")}
+    assert page and page - wheel == set()
     sources = {f"pageant/{name}" for name in tracked if name.startswith("kernels/cpu/csrc/")}
     assert sources and sources - wheel == set()
     assert "pageant/py.typed" in wheel
@@ -199,6 +222,8 @@ ALLOWED = {
     "actors/runtime/actor.py": {"random"},
     "actors/runtime/tracing.py": {"random"},
     "actors/runtime/launcher.py": {"threading"},
+    # Ray's calls block, and no actor makes them.
+    "actors/runtime/ray_launcher.py": {"concurrent.futures"},
     # Threads of actors block in these, and a child process is watched by the host's own clock.
     "actors/runtime/isolation.py": {"threading", "time"},
     "actors/runtime/isolated.py": {"threading"},

@@ -19,6 +19,8 @@ from tests import language_rules as rules
 ROOT = Path(pageant.__file__).parent
 OPENINGS_SHARE_MAX = 0.03
 LINES_MAX = 400
+# Of a body: the signature and the docstring are not counted.
+FUNCTION_LINES_MAX = 70
 SOURCE_FOLDERS = ("protocol", "actors", "kernels", "models", "scripts", "docs", "tests")
 # Folders whose children are rooms of their own.
 PARENTS = ("actors", "kernels", "scripts", "tests")
@@ -135,19 +137,33 @@ def too_long(files: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{name}: {len(text.splitlines())} lines" for name, text in files if text.count("\n") > LINES_MAX]
 
 
-def test_no_source_file_has_more_lines_than_can_be_read_at_a_time():
-    paths = [path for folder in SOURCE_FOLDERS if folder != "tests" for path in (ROOT / folder).rglob("*")]
-    texts = [
-        (str(path.relative_to(ROOT)), path.read_text())
-        for path in paths
-        if path.suffix in (".py", ".h", ".cpp")
-    ]
-    assert len(texts) > 500
-    found = too_long(sorted(texts))
+@pytest.mark.parametrize("folder", SOURCE_FOLDERS)
+def test_no_file_has_more_lines_than_can_be_read_at_a_time(folder):
+    paths = [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".h", ".cpp")]
+    found = too_long((str(path.relative_to(ROOT)), path.read_text()) for path in sorted(paths))
+    assert paths
     assert not found, f"at most {LINES_MAX}; split what has two reasons to change: {found}"
 
 
+@pytest.mark.parametrize("folder", folders())
+def test_no_function_has_more_lines_than_can_be_read_at_a_glance(folder):
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {name}: {lines} lines"
+        for path, text in _of_folder(folder)
+        for name, line, lines in rules.function_lengths(text)
+        if lines > FUNCTION_LINES_MAX
+    ]
+    assert not found, f"at most {FUNCTION_LINES_MAX} lines without signature and docstring: {found}"
+
+
 # The checks bite.
+
+
+def test_the_lines_of_a_function_are_those_of_its_body():
+    source = 'class A:\n    def f(\n        self,\n    ):\n        """Do.\n\n        More.\n        """\n'
+    body = "        g(\n            1,\n        )\n        def h():\n            return 1\n"
+    assert rules.function_lengths(source + body) == [("f", 2, 5), ("h", 12, 1)]
+    assert rules.function_lengths('def f() -> None:\n    """Do."""\n') == [("f", 1, 0)]
 
 
 def test_a_file_that_is_too_long_is_found():

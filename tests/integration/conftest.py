@@ -15,6 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     Cohere2Config,
     Cohere2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
@@ -27,6 +29,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 import pageant
@@ -37,7 +41,30 @@ SOME_WINDOWS = {
     "sliding_window": WINDOW,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
 }
+LATENTS = {
+    **{
+        "kv_lora_rank": 24,
+        "q_lora_rank": 40,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 32,
+    },
+    **{
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "first_k_dense_replace": 1,
+    },
+    **{"n_group": 4, "topk_group": 2, "num_key_value_heads": 4, "intermediate_size": 128},
+}
+RECURRENT = {
+    **{"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "head_dim": 16},
+    **{"linear_key_head_dim": 8, "linear_value_head_dim": 8, "initializer_range": 0.2},
+    "max_position_embeddings": 2048,
+}
 FAMILIES: dict[str, tuple[Any, Any]] = {
+    "deepseek_v3": (DeepseekV3ForCausalLM, partial(DeepseekV3Config, **LATENTS)),
     "gemma3": (
         Gemma3ForCausalLM,
         partial(Gemma3TextConfig, head_dim=16, query_pre_attn_scalar=16, **SOME_WINDOWS),
@@ -48,6 +75,17 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
     "mistral with a window": (MistralForCausalLM, partial(MistralConfig, sliding_window=WINDOW)),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+    "qwen3_next": (
+        Qwen3NextForCausalLM,
+        partial(
+            Qwen3NextConfig,
+            **RECURRENT,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=32,
+        ),
+    ),
 }
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content }}{% endfor %}"

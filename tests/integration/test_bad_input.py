@@ -31,7 +31,11 @@ SHORT = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
         (b"bytes", "the prompt is a bytes; expected a str or a list of token ids"),
         ({"a": 1}, r"the prompt is a mapping of \['a'\]; expected one of prompt, prompt_token_ids"),
         ({"prompt": "a", "prompt_embeds": [1.0]}, "not served with enable_prompt_embeds"),
-        ({"prompt": "a", "multi_modal_data": {"image": 1}}, "the prompt has multi_modal_data; images"),
+        (
+            {"prompt": "a", "multi_modal_data": {"image": 1}},
+            r"multi_modal_data.image\[0\] is a int; expected an image",
+        ),
+        ({"prompt": "a", "multi_modal_data": {"image": b"GIF"}}, "this model takes texts alone"),
         ({"prompt": [1]}, "prompt is a list; expected a text"),
         ({"prompt_token_ids": "a"}, "prompt_token_ids is a str; expected a list of token ids"),
         (None, "the prompt is a NoneType"),
@@ -105,7 +109,7 @@ def test_conversations_of_another_type_are_refused(llm, conversations):
         ),
         (
             [{"role": "user", "content": [{"type": "image_url"}]}],
-            r"messages\[0\].content\[0\].type is 'image_url'",
+            r"messages\[0\].content\[0\] has no image_url",
         ),
         ([17], r"messages\[0\] is a int"),
     ],

@@ -52,7 +52,8 @@ async def test_a_name_that_comes_again_has_a_later_incarnation_and_nothing_else_
     assert not [name for name in node.directory() if name.startswith("replica-1/")]
     assert not [name for name in node.cells if name.startswith("replica-1/")]
     assert [*engine._session.frontend._peers[""].places] == ["replica-0/"]
-    assert await engine.replicas.add() == "replica-1"
+    assert await engine.replicas.add("replica-1") == "replica-1"
+    assert await engine.replicas.add("replica-1") == "replica-1", "it is there already"
     assert node.entry("replica-1/scheduler").incarnation > before
     states = {one.name: (one.state, one.num_open) for one in await engine.replicas.ls()}
     assert states == {"replica-0": ("up", 0), "replica-1": ("up", 0)}
@@ -81,6 +82,11 @@ async def test_a_drain_with_patience_lets_requests_end_where_they_are(engine):
 async def test_what_cannot_be_drained_is_refused_by_name(engine, name, keywords, text):
     with pytest.raises((BadRequest, RemoteError), match=text):
         await engine.replicas.drain(name, **keywords)
+
+
+async def test_what_is_no_replicas_name_is_not_added(engine):
+    with pytest.raises((BadRequest, RemoteError), match="name is 'second'; expected a replica's"):
+        await engine.replicas.add("second")
 
 
 async def test_the_last_replica_and_one_that_is_drained_already_stay(engine):

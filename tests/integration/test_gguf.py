@@ -9,10 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from safetensors.torch import load_file
 
 import pageant
+from pageant.actors.client.cast import HTTP
+from pageant.actors.client.session import Session
+from pageant.actors.client.settings import topology_of
 from pageant.scripts.commands.doctor import examine_model
 from tests.gguf_files import byte_level_metadata, write_file
 
@@ -70,19 +74,41 @@ def expected() -> list[list[int]]:
         return chats(llm)
 
 
-@pytest.mark.parametrize("way", ["alone", "drafts of another file"])
+@pytest.mark.parametrize("how", ["alone", "drafts of another file", "a group of two"])
 def test_a_file_of_floats_answers_as_its_checkpoint(
-    file_of: Callable[..., Path], expected: list[list[int]], way: str
+    file_of: Callable[..., Path], expected: list[list[int]], how: str
 ) -> None:
     """Chats are written by the template in the file's metadata, and read by its tokenizer."""
     changes: dict[str, Any] = {}
-    if way == "drafts of another file":
+    if how == "drafts of another file":
         draft = str(file_of(DEMO / "draft", "F16"))
         changes = {"speculation": {"method": "draft", "model": draft, "tokens": 2, "adaptive": False}}
+    if how == "a group of two":
+        changes = {"tensor_parallel": 2}
     with pageant.LLM(str(file_of(DEMO, "F32")), **SETTINGS | changes) as llm:
         assert chats(llm) == expected
         counters = llm.scheduler_statistics().counters
     assert (counters.get("drafts_accepted", 0) > 0) == ("speculation" in changes)
+
+
+def test_a_server_of_a_quantised_file_chats(file_of: Callable[..., Path]) -> None:
+    """A server answers as the library does, under the file's name."""
+    path = file_of(DEMO, "Q8_0")
+    with pageant.LLM(str(path), **SETTINGS) as llm:
+        (output,) = llm.chat(MESSAGES[:1], GREEDY)
+    settings = {name: value for name, value in SETTINGS.items() if name != "progress"}
+    session = Session(topology_of(str(path), None, settings | {"actors": {HTTP: {"options": {"port": 0}}}}))
+    session.start()
+    try:
+        with httpx.Client(base_url=session.served_at().split()[-1], timeout=60) as http:
+            name = http.get("/v1/models").json()["data"][0]["id"]
+            greedy = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
+            answer = http.post("/v1/chat/completions", json={"model": name, "messages": MESSAGES[0]} | greedy)
+    finally:
+        session.stop()
+    (choice,) = answer.json()["choices"]
+    assert name == path.name
+    assert choice["message"]["content"] == output.outputs[0].text != ""
 
 
 def test_what_is_read_of_a_file_is_said(file_of: Callable[..., Path]) -> None:

@@ -179,7 +179,7 @@ FINE = {"messages": QUESTION, "max_tokens": 2}
             {"messages": [{"role": "x", "content": [{"type": "image", "text": ""}]}]},
             400,
             "messages",
-            "'text'",
+            "has no image_url",
         ),
         (CHAT, FINE | {"temperature": "hot"}, 400, "temperature", "Expected"),
         (CHAT, FINE | {"temperature": -1}, 400, "temperature", "temperature"),

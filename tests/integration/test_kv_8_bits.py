@@ -58,6 +58,23 @@ def tokens_of(outputs: list[pageant.RequestOutput]) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
+def a_death_and_a_swap_change_no_token(
+    llm: pageant.LLM, prompts: list[list[int]], params: Any, right: list[list[int]]
+) -> None:
+    """Kill the executor while it serves, then swap the scheduler: the tokens are right both times."""
+    caught: list[list[list[int]]] = []
+    thread = threading.Thread(target=lambda: caught.append(tokens_of(llm.generate(prompts, params))))
+    thread.start()
+    while not llm.scheduler_statistics().num_running:
+        pass
+    os.kill(next(node.pid for node in llm.statistics() if node.node == "executor"), signal.SIGKILL)
+    thread.join(timeout=240)
+    assert caught == [right]
+    assert llm.scheduler_statistics().counters["recomputed"] > 0
+    assert llm.swap("scheduler", options={"policy": "shortest"}) > 1
+    assert tokens_of(llm.generate(prompts, params)) == right
+
+
 @pytest.fixture
 def moving_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every move pay: what is quicker for models this small is a matter of chance."""
@@ -149,20 +166,10 @@ def test_beams_a_swap_and_a_death_change_no_token(checkpoint: Any) -> None:
     with pageant.LLM(checkpoint.path, **settings, **ALONE) as llm:
         right = tokens_of(llm.generate(prompts, params))
         searched = [beam.token_ids for beam in llm.beam_search(prompts[:1], beams)[0].sequences]
-    caught: list[list[list[int]]] = []
     with pageant.LLM(checkpoint.path, placement="auto", **settings) as llm:
         found = [beam.token_ids for beam in llm.beam_search(prompts[:1], beams)[0].sequences]
         assert found == searched and len(found) == 3
-        thread = threading.Thread(target=lambda: caught.append(tokens_of(llm.generate(prompts, params))))
-        thread.start()
-        while not llm.scheduler_statistics().num_running:
-            pass
-        os.kill(next(node.pid for node in llm.statistics() if node.node == "executor"), signal.SIGKILL)
-        thread.join(timeout=240)
-        assert caught == [right]
-        assert llm.scheduler_statistics().counters["recomputed"] > 0
-        assert llm.swap("scheduler", options={"policy": "shortest"}) > 1
-        assert tokens_of(llm.generate(prompts, params)) == right
+        a_death_and_a_swap_change_no_token(llm, prompts, params, right)
 
 
 def test_the_same_memory_has_nearly_twice_the_tokens(checkpoint: Any) -> None:

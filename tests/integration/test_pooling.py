@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
@@ -108,6 +109,36 @@ def test_embeddings_are_those_of_transformers(saved: Callable[..., Saved], kind:
         by_ids = llm.embed([found[one].prompt_token_ids for one in TEXTS[:3]])
         for one, again in zip(TEXTS, by_ids, strict=False):
             np.testing.assert_allclose(again.outputs.embedding, found[one].outputs.embedding, atol=1e-5)
+
+
+@pytest.mark.asyncio
+async def test_an_async_engine_embeds_and_scores_as_the_blocking_one(saved: Callable[..., Saved]) -> None:
+    """Calls of several tasks are batched together. A cancelled one leaves nothing behind, and costs no other."""
+    model = saved("bert", "cls", pooling="cls")
+    with serving(model[0]) as llm:
+        expected = [output.outputs.embedding for output in llm.embed(TEXTS)]
+        (score,) = llm.score(TEXTS[0], TEXTS[1])
+    settings = {name: value for name, value in SMALL.items() if name != "progress"}
+    async with pageant.Engine(model[0], **settings) as engine:
+        calls = [asyncio.create_task(engine.embed(one)) for one in TEXTS]
+        cancelled = asyncio.create_task(engine.embed(TEXTS * 50))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        for (output,), right in zip(await asyncio.gather(*calls), expected, strict=True):
+            np.testing.assert_allclose(output.outputs.embedding, right, atol=1e-5)
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        (scored,) = await engine.score(TEXTS[0], TEXTS[1])
+        assert abs(scored.outputs.score - score.outputs.score) < 1e-5
+        (array,) = await engine.encode(TEXTS[:1], pooling_task="token_embed")
+        assert array.outputs.data.shape[0] == len(array.prompt_token_ids)
+        with pytest.raises(pageant.BadRequest, match=r"prompts\[1\]"):
+            await engine.embed([TEXTS[0], " ".join(TEXTS * 10)])
+        with pytest.raises(pageant.BadRequest):
+            await engine.classify(TEXTS)
+        async with asyncio.timeout(30):
+            while (await engine.pool_statistics()).blocks_held:
+                pass
 
 
 def test_dense_layers_prompts_and_dimensions(saved: Callable[..., Saved]) -> None:

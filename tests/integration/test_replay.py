@@ -16,6 +16,9 @@ from pageant.actors.runtime.recorder import Recorder
 from pageant.actors.runtime.recording import RecordingReader
 from pageant.actors.runtime.visiting import choose, visit
 from pageant.protocol.errors import PageantError
+from pageant.scripts.commands.plan import shape_of
+from pageant.scripts.planning.cluster import PlannedCluster
+from pageant.scripts.planning.requests import recorded as recorded_requests
 from pageant.scripts.replay.compare import comparable, differences, figures
 from pageant.scripts.replay.load import read_load
 from pageant.scripts.replay.run import play_model, play_stand_in
@@ -148,6 +151,29 @@ def test_a_replay_of_a_class_that_is_not_there_is_refused_before_anything_starts
     path, _ = recorded
     with pytest.raises(PageantError, match=r"actors.scheduler.class: .*nowhere"):
         play_stand_in(path, read_load(path), {"actors": {"scheduler": {"class": "nowhere:Scheduler"}}}, 1.0)
+
+
+def test_the_planner_serves_as_the_actors_do(recorded):
+    """The same requests, step times and sizes: the planner's cores in model time, and actors in simulated time."""
+    path, _ = recorded
+    load = read_load(path)
+    played, _ = play_stand_in(path, load, {"max_steps_per_plan": 1}, 1.0)
+    cluster = PlannedCluster(shape_of(load, {}), load.costs)
+    outcome = cluster.run(recorded_requests(load))
+    began = load.courses[0].submitted_at
+    compared = comparable([load.courses, played])
+    assert outcome.requests == len(compared) and not outcome.refused
+    for times, number in zip(cluster.requests, compared, strict=True):
+        assert times.arrived_at == pytest.approx(load.courses[number].submitted_at - began)
+        if number < compared[-1]:  # an abort that is not planned comes before the last
+            assert (times.output_tokens, times.cached_tokens) == (
+                len(played[number].token_ids),
+                played[number].finished.num_cached_tokens,
+            )
+            first, last = played[number].first_at, played[number].last_at
+            began_there = played[0].submitted_at
+            assert times.first_at == pytest.approx(first - began_there, abs=1e-3)
+            assert times.last_at == pytest.approx(last - began_there, abs=1e-3)
 
 
 @pytest.fixture

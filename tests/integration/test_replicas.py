@@ -12,7 +12,6 @@ import pytest
 
 import pageant
 from pageant import SamplingParams
-from pageant.protocol.errors import BadRequest, RemoteError, Unsupported
 from pageant.protocol.routing import GetRouterStatistics
 from pageant.protocol.scheduling import GetSchedulerStatistics
 from pageant.protocol.supervision import Directory, GetDirectory
@@ -141,11 +140,12 @@ async def test_a_router_that_dies_is_missed_by_nobody(engine, right):
     await until(lambda: is_at_rest(engine))
 
 
-async def test_what_replicas_do_not_do_is_refused_by_name(engine):
-    for operation in (engine.pause(), engine.sleep(), engine.update_weights("elsewhere")):
-        with pytest.raises((RemoteError, Unsupported), match="has replicas"):
-            await operation
-    assert not await engine.is_paused()
-    assert await engine.reset_prefix_cache()
-    with pytest.raises((RemoteError, BadRequest, Unsupported), match="has replicas"):
-        await engine.reset_prefix_cache(reset_running_requests=True)
+async def test_replicas_in_processes_pause_sleep_and_go_on(engine, right):
+    await engine.pause("keep")
+    assert await engine.is_paused()
+    await engine.resume()
+    assert await engine.reset_prefix_cache(reset_running_requests=True)
+    await engine.sleep(level=1)
+    assert await engine.is_sleeping()
+    await engine.wake_up()
+    assert_same(await run_all(engine), right)

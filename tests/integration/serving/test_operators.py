@@ -30,6 +30,8 @@ ROUTES = [
     ("POST", "/replicas/add"),
     ("POST", "/replicas/drain"),
     ("POST", "/replicas/remove"),
+    ("GET", "/actors/killable"),
+    ("POST", "/actors/kill"),
 ]
 NAME = "operated"
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": "Explain lambda"}], "temperature": 0}
@@ -68,7 +70,11 @@ def test_they_are_for_operators_where_there_are_several_keys(start):
             for key in ("a", "b", "o", "nobody's")
         ]
         # There is no body, and the model has no replicas.
-        done = 400 if path.startswith(("/update_weights", "/replicas")) else 200
+        done = (
+            400
+            if path.startswith(("/update_weights", "/replicas", "/actors/kill")) and "killable" not in path
+            else 200
+        )
         assert found == [403, 403, done, 401], path
     refused = httpx.get(f"{url}/is_paused", headers={"x-api-key": "a"}).json()["error"]["message"]
     assert "--operator-key" in refused
@@ -145,7 +151,8 @@ def test_answers_say_by_which_weights_they_are(servers, tmp_path):
         name: tensor + 0.02 * torch.randn(tensor.shape).to(tensor.dtype) for name, tensor in tensors.items()
     }
     save_file(noisy, folder / "model.safetensors")
-    asked = {**CHAT, "max_tokens": 400, "ignore_eos": True, "stream": True}
+    # Many samples: one is over in less time than it may take to ask for the pause.
+    asked = {**CHAT, "max_tokens": 900, "ignore_eos": True, "stream": True, "n": 16, "temperature": 1}
     fingerprints = []
     with one.stream("POST", "/v1/chat/completions", json=asked) as answer:
         assert answer.headers["x-pageant-weight-version"] == "default"
@@ -154,7 +161,10 @@ def test_answers_say_by_which_weights_they_are(servers, tmp_path):
                 fingerprints.append(json.loads(line[6:])["system_fingerprint"])
                 if len(fingerprints) == 5:
                     body = {"model_path": str(folder)}
+                    # Paused, the answers cannot be over before the weights have come.
+                    assert other.post("/pause", params={"mode": "keep"}).json() == {"status": "paused"}
                     updated = other.post("/update_weights", json=body)
+                    other.post("/resume").raise_for_status()
                     assert updated.json() == {"weight_version": "step-2", "models": {NAME: "step-2"}}
     versions = [one.rpartition("-default")[1] or "step-2" for one in fingerprints]
     assert [version for version, _ in itertools.groupby(versions)] == ["-default", "step-2"]

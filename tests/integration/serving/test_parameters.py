@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import json
-import threading
-from pathlib import Path
 
 import httpx
 import pytest
 from tokenizers import Tokenizer
 
-import pageant
-
-DEMO = Path(pageant.__file__).parent / "models" / "demo"
-TEXT, CHAT, RESPONSES, MESSAGES = "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"
-PROMPT = "A dictionary maps keys to"
-QUESTION = [{"role": "user", "content": "Explain the with statement"}]
-SELF = {"type": "array", "items": {"$ref": "http://elsewhere/schema"}}
-
-
-def post(http, path, **body):
-    answer = http.post(path, json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def streamed(http, path, **body):
-    with http.stream("POST", path, json=body | {"stream": True}) as answer:
-        lines = [line for line in answer.iter_lines() if line]
-    assert answer.status_code == 200 and lines[-1] == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
-
-
-def params(**more):
-    return pageant.SamplingParams(**{"max_tokens": 12} | more)
+from tests.integration.serving.asking import (
+    CHAT,
+    DEMO,
+    MESSAGES,
+    PROMPT,
+    QUESTION,
+    RESPONSES,
+    TEXT,
+    params,
+    post,
+    streamed,
+)
 
 
 def test_n_choices_are_the_samples_of_the_engine(http, llm):
@@ -296,146 +282,6 @@ def test_tokens_are_spelt_as_the_vocabulary_has_them(http):
         told = post(http, "/tokenize", prompt=text, return_token_strs=True)
         assert told["token_strs"] == [tokenizer.id_to_token(token) for token in told["tokens"]]
     assert "return_token_strs" not in told and post(http, "/tokenize", prompt="a")["token_strs"] is None
-
-
-@pytest.mark.parametrize(
-    ("path", "more", "param"),
-    [
-        (TEXT, {"suffix": "x"}, "suffix"),
-        (TEXT, {"use_beam_search": True, "stop": "a"}, "stop"),
-        (TEXT, {"use_beam_search": True, "logprobs": 1}, "logprobs"),
-        (TEXT, {"use_beam_search": True, "n": 65}, "n"),
-        (TEXT, {"use_beam_search": True, "n": 60, "prompt": ["a"] * 3}, "n"),
-        (TEXT, {"use_beam_search": True, "length_penalty": 1000}, "length_penalty"),
-        (CHAT, {"use_beam_search": True, "presence_penalty": 1}, "presence_penalty"),
-        (CHAT, {"use_beam_search": True, "max_completion_tokens": 0}, "max_completion_tokens"),
-        (CHAT, {"use_beam_search": True, "response_format": {"type": "json_object"}}, "response_format"),
-        (CHAT, {"use_beam_search": True, "messages": QUESTION * 200}, "messages"),
-        (TEXT, {"logprobs": 21}, "logprobs"),
-        (TEXT, {"prompt_logprobs": 21}, "prompt_logprobs"),
-        (TEXT, {"logprob_token_ids": [5]}, "logprob_token_ids"),
-        (CHAT, {"logprob_token_ids": [5]}, "logprob_token_ids"),
-        (CHAT, {"logprob_token_ids": [], "logprobs": True}, "logprob_token_ids"),
-        (CHAT, {"logprob_token_ids": [10**7], "logprobs": True}, "logprob_token_ids"),
-        (TEXT, {"n": 2, "temperature": 0}, "n"),
-        (TEXT, {"n": 3, "best_of": 2}, "best_of"),
-        (TEXT, {"best_of": 3, "stream": True}, "best_of"),
-        (TEXT, {"prompt": ["a"] * 100, "n": 2}, "n"),
-        (TEXT, {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
-        (TEXT, {"stream_options": {}}, "stream_options"),
-        (TEXT, {"priority": 2**40}, "priority"),
-        (TEXT, {"cache_salt": "x" * 1000}, "cache_salt"),
-        (TEXT, {"deadline": -1}, "deadline"),
-        (TEXT, {"request_id": "a b"}, "request_id"),
-        (TEXT, {"stop_token_ids": [-1]}, "stop_token_ids[0]"),
-        (TEXT, {"allowed_token_ids": [10**7]}, "allowed_token_ids"),
-        (TEXT, {"vllm_xargs": {"a": {}}}, "vllm_xargs"),
-        (CHAT, {"top_logprobs": 2}, "top_logprobs"),
-        (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        (CHAT, {"logprobs": True, "top_logprobs": -2}, "top_logprobs"),
-        (CHAT, {"max_completion_tokens": -1}, "max_completion_tokens"),
-        (CHAT, {"max_tokens": -1}, "max_tokens"),
-        (CHAT, {"response_format": {"type": "regex"}}, "response_format"),
-        (CHAT, {"structured_outputs": {"regex": "("}}, "structured_outputs"),
-        (CHAT, {"chat_template": "{{ 1 }}"}, "chat_template"),
-        (CHAT, {"chat_template_kwargs": {"a": "x" * 70_000}}, "chat_template_kwargs"),
-        (CHAT, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
-        (CHAT, {"continue_final_message": True}, "continue_final_message"),
-        (CHAT, {"messages": QUESTION * 5000}, "messages"),
-        (MESSAGES, {"max_tokens": -1}, "max_tokens"),
-        (MESSAGES, {"stop_sequences": [""]}, "stop_sequences"),
-        (MESSAGES, {"messages": QUESTION * 200}, "messages"),
-        (
-            MESSAGES,
-            {"output_config": {"format": {"type": "json_schema", "schema": 3}}},
-            "output_config.format",
-        ),
-        (MESSAGES, {"output_config": {"format": {"type": "x"}}}, "output_config.format"),
-        (RESPONSES, {"max_output_tokens": -1}, "max_output_tokens"),
-        (RESPONSES, {"input": []}, "input"),
-        (RESPONSES, {"input": "word " * 3000}, "input"),
-        (RESPONSES, {"text": {"format": {"type": "x"}}}, "text.format"),
-        (
-            RESPONSES,
-            {"text": {"format": {"type": "json_schema", "name": "a", "schema": SELF}}},
-            "text.format",
-        ),
-    ],
-)
-def test_what_cannot_be_served_is_refused_by_the_name_that_its_client_has_for_it(http, path, more, param):
-    bodies = {
-        TEXT: {"prompt": PROMPT, "max_tokens": 2},
-        CHAT: {"messages": QUESTION},
-        RESPONSES: {"input": "x"},
-    }
-    bodies[MESSAGES] = {"messages": QUESTION, "max_tokens": 2}
-    answer = http.post(path, json=bodies[path] | more)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, param), answer.text
-    inside = {"max_tokens", "logprobs", "response_format", "structured_outputs", "stop"} - {*param.split("[")}
-    assert error["message"].split()[0].rstrip(":") not in inside, answer.text
-
-
-@pytest.mark.parametrize(
-    "tokens", [[-1], [10**7], [5, "x"], [5] * 2000, "5", None, [2**70]], ids=lambda ids: str(ids)[:20]
-)
-def test_tokens_that_are_none_have_no_text(http, tokens):
-    answer = http.post("/detokenize", json={"tokens": tokens})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tokens"), answer.text
-
-
-@pytest.mark.parametrize("more", [{}, {"length_penalty": 0.0}, {"early_stopping": True, "n": 7}])
-def test_beams_are_those_of_the_engine(http, llm, more):
-    asked = {"n": 3, "max_tokens": 6, "use_beam_search": True} | more
-    search = {
-        name: asked[name] for name in ("max_tokens", "length_penalty", "early_stopping") if name in asked
-    }
-    beams = pageant.BeamSearchParams(beam_width=asked["n"], **search)
-    prompts = [PROMPT, "def read(path):"]
-    right = llm.beam_search(prompts, beams)
-    told = post(http, TEXT, prompt=prompts, temperature=0.0, return_token_ids=True, **asked)
-    expected = [beam for output in right for beam in output.sequences]
-    assert [choice["token_ids"] for choice in told["choices"]] == [beam.token_ids for beam in expected]
-    assert [(c["text"], c["finish_reason"]) for c in told["choices"]] == [
-        (beam.text, beam.finish_reason) for beam in expected
-    ]
-    assert [choice["index"] for choice in told["choices"]] == [*range(len(expected))]
-    assert told["usage"]["prompt_tokens"] == sum(len(output.prompt_token_ids) for output in right)
-    assert told["usage"]["completion_tokens"] == sum(len(beam.token_ids) for beam in expected)
-    texts = [""] * len(expected)
-    for chunk in streamed(http, TEXT, prompt=prompts, **asked):
-        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
-    assert texts == [beam.text for beam in expected]
-
-
-def test_a_chats_beams_are_those_of_its_prompt(http, llm):
-    asked = {"messages": QUESTION, "max_tokens": 6, "n": 4, "use_beam_search": True}
-    told = post(http, CHAT, **asked, return_token_ids=True)
-    search = pageant.BeamSearchParams(beam_width=4, max_tokens=6)
-    (right,) = llm.beam_search([told["prompt_token_ids"]], search)
-    assert [choice["message"]["content"] for choice in told["choices"]] == [
-        beam.text for beam in right.sequences
-    ]
-    header = "x-pageant-fields-without-effect"
-    assert http.post(CHAT, json=asked | {"top_p": 0.5, "seed": 1}).headers[header] == "seed, top_p"
-    assert (
-        http.post(CHAT, json={"messages": QUESTION, "length_penalty": 1.0}).headers[header]
-        == "length_penalty"
-    )
-
-
-def test_a_search_ends_when_its_time_is_over_and_when_it_is_aborted(http, session):
-    asked = {"prompt": PROMPT, "n": 4, "max_tokens": 500, "use_beam_search": True, "ignore_eos": True}
-    choices = post(http, TEXT, **asked, deadline=0.2)["choices"]
-    assert {choice["finish_reason"] for choice in choices} == {"abort"} and len(choices) <= 4
-    found = []
-    asking = threading.Thread(target=lambda: found.append(post(http, TEXT, **asked, request_id="searched")))
-    asking.start()
-    while http.post("/abort_requests", json={"request_ids": ["searched"]}).status_code == 404:
-        pass
-    asking.join()
-    assert {choice["finish_reason"] for choice in found[0]["choices"]} == {"abort"}
-    assert session.scheduler_statistics().num_running == 0
 
 
 def test_a_deadline_ends_a_request_with_what_it_has(http):

@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_takes_its_batch_along(session, url):
 # What is not served.
 
 UNSERVED = [
-    *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech", "/v1/images/generations"),
+    *("/v1/audio/speech", "/v1/images/generations"),
     *(
         "/v1/images/edits",
         "/v1/files",

@@ -20,6 +20,7 @@ OWNED = {
     "/v1/responses/{name}/input_items": {"get"},
     "/abort_requests": {"post"},
     "/statistics": {"get"},  # the open requests
+    "/statistics/stream": {"get"},  # these too (test_page.py)
 }
 """Routes by which a tenant might meet what another made; the tests below show that it does not."""
 SHARED = {
@@ -33,6 +34,8 @@ SHARED = {
     "/server_info": {"get"},
     "/tokenizer_info": {"get"},
     "/invocations": {"post"},
+    "/v1/audio/transcriptions": {"post"},
+    "/v1/audio/translations": {"post"},
     "/v1/chat/completions/batch": {"post"},
     "/metrics": {"get"},  # sums over all tenants
     "/v1/models": {"get"},
@@ -68,6 +71,8 @@ OPERATORS = {
     "/replicas/add": {"post"},
     "/replicas/drain": {"post"},
     "/replicas/remove": {"post"},
+    "/actors/killable": {"get"},
+    "/actors/kill": {"post"},
 }
 """Routes that refuse a tenant (test_operators.py)."""
 
