@@ -77,8 +77,13 @@ def started() -> Iterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def opened(browser: str, url: str, width: int = 1360, height: int = 900) -> AsyncIterator[Page]:
-    """A page in a tab of its own. Nothing in it moves by itself: without a GPU, each frame takes processor time."""
+async def opened(
+    browser: str, url: str, width: int = 1360, height: int = 900, scheme: str = "light"
+) -> AsyncIterator[Page]:
+    """A page in a tab of its own. Nothing in it moves by itself: without a GPU, each frame takes processor time.
+
+    `scheme` is the user's preferred colour scheme, `light` or `dark`.
+    """
     async with httpx.AsyncClient() as http:
         tab = (await http.put(f"http://{browser}/json/new")).json()
         async with connect(tab["webSocketDebuggerUrl"], max_size=None) as socket:
@@ -87,8 +92,9 @@ async def opened(browser: str, url: str, width: int = 1360, height: int = 900) -
                 await page.call(f"{domain}.enable")
             size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
             await page.call("Emulation.setDeviceMetricsOverride", **size)
-            still = [{"name": "prefers-reduced-motion", "value": "reduce"}]
-            await page.call("Emulation.setEmulatedMedia", features=still)
+            preferred = {"prefers-reduced-motion": "reduce", "prefers-color-scheme": scheme}
+            features = [{"name": name, "value": value} for name, value in preferred.items()]
+            await page.call("Emulation.setEmulatedMedia", features=features)
             await page.call("Page.navigate", url=url)
             yield page
         await http.get(f"http://{browser}/json/close/{tab['id']}")
