@@ -70,6 +70,37 @@ class GetFrontendStatistics(Request[FrontendStatistics], frozen=True, kw_only=Tr
     replica: str = ""
 
 
+class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One plan that an executor computed: a step, or several in a row. Counts are of all of them together."""
+
+    number: int
+    """Steps of the executor's life, up to and with this one."""
+    num_steps: int
+    rows: int
+    """Rows of each step."""
+    new_rows: int
+    """Rows whose sequences began, or resumed, with this plan."""
+    prefill_tokens: int
+    """Computed tokens that were known when their sequence began or resumed."""
+    decode_tokens: int
+    """Computed tokens that were sampled since; drafts do not count."""
+    drafted: int
+    accepted: int
+    """Drafts that were right."""
+    sampled: int
+    """Tokens that were sampled, accepted drafts included."""
+    came: float
+    """When the plan came. Times are in seconds of the executor's monotonic clock."""
+    began: float
+    """When the computing thread took it up."""
+    ended: float
+    """When its tokens were there."""
+    drafting_seconds: float
+    """The part that the proposer took."""
+    mask_seconds: float
+    """The part in which logits waited for grammars' masks."""
+
+
 class ExecutorStatistics(Message, frozen=True, kw_only=True):
     """Counters of a device and its steps since the start."""
 
@@ -97,10 +128,16 @@ class ExecutorStatistics(Message, frozen=True, kw_only=True):
     """The name of the kernels' backend; "" is of a runner without any."""
     max_model_len: int = 0
     """Tokens of the longest request that the KV memory holds."""
+    last_steps: tuple[StepRecord, ...] = ()
+    """The last plans, the oldest first, as far as they were asked for."""
 
 
 class GetExecutorStatistics(Request[ExecutorStatistics], frozen=True, kw_only=True):
-    """Ask an executor for its counters."""
+    """Ask an executor for its counters, with at most `steps_max` of its last plans."""
+
+    steps_max: int = 0
+    steps_seconds: float | None = None
+    """Leave out plans that ended longer ago."""
 
 
 class Observation(Message, frozen=True, kw_only=True):
@@ -124,10 +161,13 @@ class Observation(Message, frozen=True, kw_only=True):
 
 class GetObservation(Request[Observation], frozen=True, kw_only=True):
     """Ask the observer for the counters of all actors, with at most `open_max` open requests of each
-    frontend.
+    frontend and `steps_max` of the last plans of each executor.
     """
 
     open_max: int = 0
+    steps_max: int = 0
+    steps_seconds: float | None = None
+    """See `GetExecutorStatistics`."""
 
 
 class MetricsPage(Message, frozen=True, kw_only=True):

@@ -313,4 +313,7 @@ class Executor(Storing, Leading, Adapting, Succeeding):
     @receives(concurrent=True)
     async def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
         """The device, and its steps so far."""
-        return self.core.metering.statistics_of(self._runner, self.options)
+        seconds = request.steps_seconds
+        since = float("-inf") if seconds is None else self.clock.now() - seconds
+        steps = self.core.metering.log.last(request.steps_max, since)
+        return self.core.metering.statistics_of(self._runner, self.options, steps)

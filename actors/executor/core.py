@@ -148,7 +148,7 @@ class ExecutorCore:
         self.scheduler_up(incarnation)
         self._multi_step.receive(plan)
         if plan.epoch == self.epoch:
-            self.steps.append(Step(plan, scheduler, incarnation))
+            self.steps.append(Step(plan, scheduler, incarnation, now))
             self._pack(now)
 
     def scheduler_up(self, incarnation: int) -> None:
@@ -297,6 +297,7 @@ class ExecutorCore:
                 token_ids[[*step.missing, *step.void, *(() if pooled is None else pooled.places)]] = MISSING
             drawn = self._take_tokens(step, token_ids)
             self._send_result(step, token_ids, now)  # first: a grammar that lives here may take its time now
+            self.metering.log.add(step, drawn, len(token_ids), step.computed or now)
             self._guided.tell(drawn)
         self._guided.answered(step, self.scheduler)
         self._forget_adapters()
@@ -317,8 +318,7 @@ class ExecutorCore:
         return None
 
     def _send_result(self, step: Step, token_ids: npt.NDArray[np.int64], now: float) -> None:
-        began, num_steps = step.launched.began, step.launched.num_steps
-        ended = step.computed or now
+        began, ended, num_steps = step.launched.began, step.computed or now, step.launched.num_steps
         seconds = ended - began
         self.metering.stepped(step.plan, began, ended, num_steps)
         if step.traces:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pageant.actors.executor.step_log import StepLog
 from pageant.actors.runtime.histogram import Histogram, from_1_2_5
-from pageant.protocol.statistics import ExecutorStatistics
+from pageant.protocol.statistics import ExecutorStatistics, StepRecord
 from pageant.protocol.stepping import StepPlan
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ class Metering:
         self._busy_seconds = self._ended_at = 0.0
         self._step_tokens = Histogram(from_1_2_5(1, 100_000))
         self._step_seconds = Histogram(from_1_2_5(0.0001, 10))
+        self.log = StepLog()
+        """The last plans, one by one."""
 
     def stepped(self, plan: StepPlan, began: float, ended: float, num_steps: int = 1) -> None:
         """Count a plan of so many steps, which were on the device between those times."""
@@ -34,7 +37,9 @@ class Metering:
             self._step_tokens.observe(tokens)
             self._step_seconds.observe((ended - began) / num_steps)
 
-    def statistics_of(self, runner: ModelRunner, options: ExecutorOptions) -> ExecutorStatistics:
+    def statistics_of(
+        self, runner: ModelRunner, options: ExecutorOptions, last_steps: tuple[StepRecord, ...] = ()
+    ) -> ExecutorStatistics:
         """Return the counters as of now, with what an executor's runner and options say of the device."""
         return self.statistics(
             device=options.device,
@@ -44,6 +49,7 @@ class Metering:
             num_blocks=runner.num_blocks,
             block_size=options.block_size,
             windows=runner.windows,
+            last_steps=last_steps,
             memory_bytes=runner.memory_bytes,
             **runner.preparations,
         )

@@ -45,6 +45,7 @@ class MultiStep:
         if not step.plan.continues:
             self._take_back()
         step.inputs = self._batch.apply(step.plan)
+        step.prefill_tokens = self._batch.prefill_tokens(step.plan)
         step.further = [self._batch.go_on(step.plan, ahead) for ahead in range(1, step.plan.num_steps)]
         if step.may_stop_short:
             step.ends = self._batch.end_tokens.of(step.inputs.rows)

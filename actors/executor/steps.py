@@ -59,6 +59,8 @@ class Step:
     """The address that is told of the tokens."""
     incarnation: int
     """The scheduler's: a step of one that is dead is not launched, and not answered."""
+    came: float
+    """When the plan came, in the clock's seconds."""
     state: StepState = StepState.RECEIVED
     """Changed by `become` alone."""
     inputs: StepInputs = field(init=False)
@@ -69,6 +71,8 @@ class Step:
     """What ends each of its drawing rows, if fewer steps may be computed than the plan says."""
     traces: dict[int, TraceContext] = field(init=False)
     """The rows whose requests are traced. Set from PACKED on."""
+    prefill_tokens: int = 0
+    """How many of its tokens were known when their sequences took their rows. Set from PACKED on."""
     moves_needed: int = 0
     """How many moves of blocks, counted over the executor's life, are to be made before it is launched."""
     void: tuple[int, ...] = ()

@@ -216,7 +216,7 @@ class HttpServer(Frontend):
         )
         self._health = Health(self.service, lambda replica: self._peers[replica].is_at_rest)
         self._responses, self._siblings = ResponseStore(), Siblings(self)
-        self._feed = StatisticsFeed(self._observe, self.clock.now)
+        self._feed = StatisticsFeed(lambda: self._observe(*watching.STEPS_FOLLOWED), self.clock.now)
         self.spawn(pacemaker.run())
         await self._listen()
 
@@ -355,8 +355,9 @@ class HttpServer(Frontend):
     async def _page(self) -> str:
         return (await self.ask("observer", GetMetricsPage(), timeout=STATISTICS_SECONDS)).text
 
-    async def _observe(self) -> Observation:
-        return await self.ask("observer", GetObservation(open_max=OPEN_SHOWN_MAX), timeout=STATISTICS_SECONDS)
+    async def _observe(self, steps_max: int = 0, steps_seconds: float | None = None) -> Observation:
+        asked = GetObservation(open_max=OPEN_SHOWN_MAX, steps_max=steps_max, steps_seconds=steps_seconds)
+        return await self.ask("observer", asked, timeout=STATISTICS_SECONDS)
 
     async def _directory(self) -> Directory:
         return await self.ask("supervisor", GetDirectory(), timeout=STATISTICS_SECONDS)

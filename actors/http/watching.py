@@ -15,8 +15,14 @@ from pageant.actors.http.service import Http, Service
 from pageant.actors.http.siblings import Siblings
 from pageant.actors.http.streams import encode
 from pageant.actors.http.tenants import Caller, caller
+from pageant.protocol.errors import BadRequest
 from pageant.protocol.fronting import AbortNamed
 from pageant.protocol.statistics import Observation
+
+STEPS_MAX = 256
+STEPS_FOLLOWED = (STEPS_MAX, 3.0)
+"""Of each look of those who follow: at most so many plans, of so many seconds. Looks are a second apart."""
+_STEPS = {"name": "steps", "schema": {"type": "integer", "minimum": 0, "maximum": STEPS_MAX}}
 
 
 class AbortRequest(msgspec.Struct, kw_only=True):
@@ -37,7 +43,7 @@ def routes(
     is_healthy: Callable[[], Awaitable[bool]],
     siblings: Siblings,
     page: Callable[[], Awaitable[str]],
-    observe: Callable[[], Awaitable[Observation]],
+    observe: Callable[[int], Awaitable[Observation]],
 ) -> list[Any]:
     """The routes of this family."""
 
@@ -61,10 +67,12 @@ def routes(
         """Counters and gauges, as Prometheus reads them."""
         return await page()
 
-    @get("/statistics", opt=describe())
-    async def statistics() -> Response[bytes]:
-        """Everybody's counters, and for an operator the oldest open requests, as JSON."""
-        return Response(encode(as_seen_by(await observe(), caller())), media_type="application/json")
+    @get("/statistics", opt=describe(query=(_STEPS,)))
+    async def statistics(request: Http) -> Response[bytes]:
+        """Everybody's counters, and for an operator the oldest open requests, as JSON. With `steps`, so many of the
+        last plans of each executor."""
+        seen = await observe(_count(request, "steps", STEPS_MAX))
+        return Response(encode(as_seen_by(seen, caller())), media_type="application/json")
 
     @post("/abort_requests", status_code=200, opt=describe(AbortRequest, Aborted))
     async def abort_requests(request: Http) -> Aborted:
@@ -81,6 +89,14 @@ def routes(
         return Aborted(aborted=aborted)
 
     return [health, ping, ready, metrics, statistics, abort_requests]
+
+
+def _count(request: Http, name: str, most: int) -> int:
+    """Return a parameter of the query that is a number of things."""
+    text = request.query_params.get(name, "0")
+    if not (text.isascii() and text.isdigit() and int(text) <= most):
+        raise BadRequest(f"{name} is {text!r:.100}; expected a number from 0 to {most}", name)
+    return int(text)
 
 
 def as_seen_by(seen: Observation, who: Caller) -> Observation:

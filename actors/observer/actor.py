@@ -89,13 +89,14 @@ class Observer(Actor):
         """Everybody's counters as they are now."""
         directory = await self.ask("supervisor", GetDirectory(), timeout=self.options.answer_seconds)
         up = [entry for entry in directory.actors if entry.up]
+        steps = GetExecutorStatistics(steps_max=request.steps_max, steps_seconds=request.steps_seconds)
         nodes, frontends, servers, schedulers, pools, executors = await asyncio.gather(
             self._ask_all({entry.name: f"{NODE}{entry.name}" for entry in directory.nodes}, GetStatistics()),
             self._ask_frontends(_of_role(up, "frontend"), request.open_max),
             self._ask_frontends(_of_role(up, "http"), request.open_max),
             self._ask_all(_of_role(up, "scheduler"), GetSchedulerStatistics()),
             self._ask_all(_of_role(up, "blocks"), GetPoolStatistics()),
-            self._ask_all(_of_role(up, "executor"), GetExecutorStatistics()),
+            self._ask_all(_of_role(up, "executor"), steps),
         )
         https = await self._ask_all(_of_role(up, "http"), GetHttpStatistics())
         routers = await self._ask_all(_of_role(up, "router"), GetRouterStatistics())

@@ -73,6 +73,8 @@ class Batch:
         self._token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
         self._lengths = np.zeros(max_num_seqs, np.int32)
         self._tenures = np.zeros(max_num_seqs, np.int64)
+        # int32 [rows]: the tokens with which each row's sequence began or resumed.
+        self._known_lengths = np.zeros(max_num_seqs, np.int32)
         self.group(1)
         self._recurrent: RecurrentRows | None = None
         # int32 [rows]: block groups of `block_size` tokens in the tables, each with a block of every layer group.
@@ -265,12 +267,16 @@ class Batch:
         """Tell whether a plan can be applied only when the tokens of all steps before it are there."""
         return self._shapers.count_tokens or len(self._processors) > 0
 
+    def prefill_tokens(self, plan: StepPlan) -> int:
+        """Return how many tokens the last plan computes that were known when their sequences took their rows."""
+        return int(plan.num_tokens[plan.starts < self._known_lengths[plan.rows]].sum())
+
     def _add(self, sequence: NewSequence) -> None:
         row = sequence.row
         self._tenures[row] += 1
         length, blocks = len(sequence.token_ids), len(sequence.blocks)
         self._token_ids[row, :length] = sequence.token_ids
-        self._lengths[row] = length
+        self._lengths[row] = self._known_lengths[row] = length
         self._flat_tables[row, :blocks] = sequence.blocks
         self._num_block_groups[row] = blocks // self._num_groups
         if self._recurrent is not None:

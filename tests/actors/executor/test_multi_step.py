@@ -74,7 +74,7 @@ class Executor:
 
     def plan(self, *plan: Any, **more: Any) -> Step:
         """A plan as it comes in; see `planned`."""
-        step = Step(self.planned(*plan, **more), "scheduler", SCHEDULER)
+        step = Step(self.planned(*plan, **more), "scheduler", SCHEDULER, 0.0)
         self.multi_step.receive(step.plan)
         self.multi_step.pack(step)
         return step

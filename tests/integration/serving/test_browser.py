@@ -83,3 +83,39 @@ async def test_the_page_fits_a_phone_and_names_what_it_has(browser, url):
         roles = {"button", "textbox", "checkbox", "spinbutton", "link", "image", "region"}
         found = [one for one in tree if not one["ignored"] and one["role"]["value"] in roles]
         assert len(found) > 5 and [one for one in found if not one.get("name", {}).get("value")] == []
+
+
+STEPS = """
+(() => {
+    const cells = (row) => [...row.cells].map((cell) => +cell.textContent);
+    const rows = [...document.querySelectorAll('.steps tbody tr')].map(cells);
+    const sum = (place) => rows.reduce((all, row) => all + row[place], 0);
+    return {steps: sum(1), rows: rows.reduce((all, row) => all + row[1] * row[2], 0), tokens: sum(3) + sum(4),
+            drafted: sum(5), accepted: sum(6)};
+})()
+"""
+
+
+async def test_the_timeline_agrees_with_the_counters(browser, start):
+    speculation = {"speculation": {"method": "ngram", "tokens": 3, "adaptive": False}}
+    url = start(speculation, demo=True).served_at().split()[-1]
+    repeats = {"role": "user", "content": "spam spam spam spam spam spam spam spam spam spam"}
+    body = CHAT | {"messages": [repeats], "max_tokens": 60}
+    async with asyncio.timeout(SECONDS_MAX), chromium.opened(browser, url) as page:
+        await page.until("document.querySelector('.steps p')?.textContent.endsWith('no step yet')")
+        await page.run("document.querySelector('.steps details').open = true")
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            await http.post("/v1/chat/completions", json=body)
+            seen = (await http.get("/statistics")).json()
+        executor, counters = seen["executors"]["executor/0"], seen["schedulers"]["scheduler"]["counters"]
+        assert executor["steps"] < 240 and counters["drafts_proposed"]
+        total = f"{executor['steps']} steps, "
+        await page.until(f"document.querySelector('.steps p').textContent.includes('executor/0: {total}')")
+        assert await page.run(STEPS) == {
+            **{name: executor[name] for name in ("steps", "rows", "tokens")},
+            "drafted": counters["drafts_proposed"],
+            "accepted": counters["drafts_accepted"],
+        }
+        label = await page.run("document.querySelector('.steps canvas').getAttribute('aria-label')")
+        assert label == await page.run("document.querySelector('.steps p').textContent")
+        assert page.troubles == []

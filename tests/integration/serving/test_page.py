@@ -9,14 +9,16 @@ import re
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 import pageant
 from pageant.actors.http.page.files import page_files
+from pageant.protocol.statistics import StepRecord
 
 STATIC = Path(pageant.__file__).parent / "actors" / "http" / "page" / "static"
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-ALL_FILES_BYTES_MAX = 60_000
+ALL_FILES_BYTES_MAX = 90_000
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +126,7 @@ async def test_the_stream_has_what_statistics_has(url):
         assert streamed.keys() == asked.keys()
         for seen in (streamed, asked):
             seen["executors"]["executor/0"].pop("memory_bytes")  # free memory changes from look to look
+            seen["executors"]["executor/0"].pop("last_steps")  # asked for by those who follow
         for name in ("models", "actors", "pools", "executors", "https", "spans", "routers"):
             assert streamed[name] == asked[name]
         (one,), (other,) = streamed["nodes"].values(), asked["nodes"].values()
@@ -165,3 +168,31 @@ async def test_nobody_is_asked_while_nobody_looks(url):
         after = await asked_of(http)
         assert 1 <= after - before - 1 <= 2  # two followers share their looks
         assert await asked_of(http) == after + 1
+
+
+async def test_the_steps_of_executors_add_up_to_their_counters(start):
+    """The last plans that `/statistics` tells of on demand are all that there were, of a server that is new."""
+    async with httpx.AsyncClient(base_url=start().served_at().split()[-1], timeout=60) as http:
+        body = {"messages": [{"role": "user", "content": "Explain lambda"}], "max_tokens": 20, "n": 3}
+        used = [
+            (await http.post("/v1/chat/completions", json=body | more)).json()["usage"]
+            for more in ({}, {"temperature": 0, "n": 1})
+        ]
+        told = (await http.get("/statistics", params={"steps": 256})).json()["executors"]["executor/0"]
+        assert (await http.get("/statistics")).json()["executors"]["executor/0"]["last_steps"] == []
+        for wrong in ("-1", "257", "x", "1.5", "٣"):
+            assert (await http.get("/statistics", params={"steps": wrong})).status_code == 400
+    steps = [msgspec.convert(one, StepRecord) for one in told["last_steps"]]
+    assert 0 < len(steps) < 256
+    assert steps[-1].number == sum(one.num_steps for one in steps) == told["steps"]
+    assert sum(one.num_steps * one.rows for one in steps) == told["rows"]
+    assert sum(one.prefill_tokens + one.decode_tokens for one in steps) == told["tokens"]
+    # The prompts are alike, so that later sequences find them cached. All that is computed of them is prefill.
+    prefill = sum(one.prefill_tokens for one in steps)
+    assert used[0]["prompt_tokens"] <= prefill <= 4 * used[0]["prompt_tokens"]
+    assert sum(one.new_rows for one in steps) == 4
+    assert sum(one.sampled for one in steps) >= sum(one["completion_tokens"] for one in used)
+    times = [(one.came, one.began, one.ended) for one in steps]
+    assert all(came <= began < ended for came, began, ended in times)
+    busy = sum(one.ended - one.began for one in steps)
+    assert busy >= told["busy_seconds"] - 1e-9

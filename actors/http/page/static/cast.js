@@ -5,6 +5,7 @@ import { drawPool } from "./blocks.js";
 import { $, bytes, count, el, percent, say, seconds, svg, table } from "./dom.js";
 import { figuresOf, placeOf } from "./figures.js";
 import { Plug } from "./plug.js";
+import { Timeline } from "./timeline.js";
 
 const TIERS = [
   ["http", "frontend", "router"],
@@ -29,6 +30,7 @@ export class Cast {
     this.cards = new Map();
     this.arrows = new Arrows();
     this.plug = new Plug();
+    this.timeline = new Timeline();
     this.plug.look().then(() => { this.shape = ""; }); // boxes are made again, with their buttons
     new ResizeObserver(() => this.last && this.arrange()).observe($("groups"));
   }
@@ -43,6 +45,7 @@ export class Cast {
     this.spark = [...this.spark, figures.engine.output].slice(-SPARK_LENGTH);
     this.drawFigures(figures);
     this.drawActors(figures.actors);
+    this.timeline.draw(observation);
     drawPools(figures.pools);
     $("requests").replaceChildren(requestTable(figures));
     $("nodes").replaceChildren(table(["process", "pid", "CPU", "memory", "dead letters"],

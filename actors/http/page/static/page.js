@@ -36,7 +36,7 @@ class Follower {
     const { signal } = following;
     while (!signal.aborted) {
       try {
-        this.cast.draw(await getJson("statistics"));
+        this.cast.draw(await getJson("statistics?steps=240"));
         for await (const { event, data } of events(await ask("statistics/stream", { signal }))) {
           if (event === "away") this.tell("away", "The observer does not answer; waiting for its next life");
           else {
