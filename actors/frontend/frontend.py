@@ -258,8 +258,12 @@ class Frontend(PlacedFrontend):
             if finished is not None and finished.cause == "moved":
                 if not sequence.next_place:
                     continue  # it goes on elsewhere, as its scheduler was asked for
+                if sequence.submit is not None and sequence.submit.handover:
+                    sequence.prompt_end = finished
                 moved.append(wire_id)
                 finished = None
+            if finished is not None:
+                finished = sequence.whole(finished)
             if tokens and request.first_token_at is None:
                 request.first_token_at = now
                 if not request.opening.is_probe:

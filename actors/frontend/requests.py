@@ -142,6 +142,7 @@ class OpenSequence:
     last_token_at: float = 0.0
     has_prompt_logprobs: bool = False
     weight_versions: WeightVersionSpans = ()
+    prompt_end: Finished | None = None  # what the replica that computed only the prompt said at its end
 
     def begin(self, submit: Submit, now: float) -> None:
         """Record the first submission, at `now` seconds."""
@@ -157,6 +158,23 @@ class OpenSequence:
         """Return the tokens of the prompt and of the output so far."""
         assert self.submit is not None, "it was prepared"
         return len(self.submit.prompt_token_ids) + len(self.token_ids)
+
+    def whole(self, finished: Finished) -> Finished:
+        """Return the end of the whole sequence, given what the last replica said.
+
+        The replica that computed the prompt knows what was cached of it, and how long that took. What came back
+        from a store after a handover is no cached prompt, and all time since is part of decoding.
+        """
+        if (began := self.prompt_end) is None:
+            return finished
+        return msgspec.structs.replace(
+            finished,
+            num_cached_tokens=began.num_cached_tokens,
+            num_preemptions=began.num_preemptions + finished.num_preemptions,
+            queue_seconds=began.queue_seconds,
+            prefill_seconds=began.prefill_seconds,
+            decode_seconds=finished.queue_seconds + finished.prefill_seconds + finished.decode_seconds,
+        )
 
     def first(self, now: float) -> Submit:
         """Return the first submission, with what is left of its time at `now` seconds."""

@@ -86,9 +86,22 @@ def test_at_most_a_block_of_the_prompt_is_computed_where_the_output_is(engine, c
     asked = [rng.randrange(4, checkpoint.vocab_size) for _ in range(200)]
 
     async def run() -> None:
+        before = (await store_at_rest(engine)).restored
         found = await engine.complete(asked, GREEDY)
         assert found.outputs[0].token_ids == checkpoint.greedy(asked, 6)
-        assert found.num_cached_tokens >= 200 - 16
+        assert found.num_cached_tokens == 0, "what comes back from the store was computed for this request"
+        assert (await store_at_rest(engine)).restored - before == 200 // 16
+
+    asyncio.run(run())
+
+
+def test_the_replica_that_computes_a_prompt_says_what_was_cached_of_it(engine, checkpoint):
+    rng = random.Random(3)
+    asked = [rng.randrange(4, checkpoint.vocab_size) for _ in range(100)]
+
+    async def run() -> None:
+        found = [await engine.complete(asked, GREEDY) for _ in range(2)]
+        assert [one.num_cached_tokens for one in found] == [0, 99], "all but the last, which is computed"
 
     asyncio.run(run())
 
