@@ -51,7 +51,7 @@ class Load:
     distinct: int = 0
     token_ids: tuple[int, int] | None = None
     seed: int = 0
-    _prefixes: list[list[Any]] = field(default_factory=list, repr=False, compare=False)
+    _prefixes: list[list[Any]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("prefix_tokens", "distinct"):

@@ -23,21 +23,36 @@ STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
 
 
-def _ours(model: Path, port: int, home: Path) -> tuple[list[str], dict[str, str]]:
+def _ours(model: Path, port: int, home: Path, replicas: int) -> tuple[list[str], dict[str, str]]:
     command = [sys.executable, "-m", "pageant", "serve", str(model), "--port", str(port)]
-    command += ["--max-num-seqs", "512", "--set", "enable_prefix_caching=false"]
-    return [*command, "--set", "kv_cache_memory=2GiB"], dict(os.environ)
+    command += ["--max-num-seqs", "512", "--set", "kv_cache_memory=2GiB"]
+    if replicas == 1:
+        return [*command, "--set", "enable_prefix_caching=false"], dict(os.environ)
+    return [*command, "--replicas", str(replicas), "--threads", str(_threads(replicas))], dict(os.environ)
 
 
-def _vllm(model: Path, port: int, home: Path) -> tuple[list[str], dict[str, str]]:
-    """Return vLLM's command. It keeps one core for its front end, as by default: streams are faster so."""
+def _vllm(model: Path, port: int, home: Path, replicas: int) -> tuple[list[str], dict[str, str]]:
+    """Return vLLM's command. One replica keeps a core for its front end, as by default: streams are faster so."""
     command = [str(python("vllm", home)), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--max-num-seqs", "512"]
-    command += ["--max-model-len", "4096", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
+    command += ["--max-model-len", "4096", "--disable-uvicorn-access-log"]
     environment = variables("vllm", home) | {"VLLM_CPU_KVCACHE_SPACE": "2"}
     cores = sorted(os.sched_getaffinity(0))
-    environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores[: max(1, len(cores) - 1)]))
+    if replicas == 1:
+        command += ["--no-enable-prefix-caching"]
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores[: max(1, len(cores) - 1)]))
+    else:
+        command += ["--data-parallel-size", str(replicas), "--enable-prefix-caching"]
+        threads = _threads(replicas)
+        starts = [number * threads % len(cores) for number in range(replicas)]
+        shares = (cores[start : start + threads] for start in starts)
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, share)) for share in shares)
     return command, environment
+
+
+def _threads(replicas: int) -> int:
+    """Return the cores of a replica, if all are shared out."""
+    return max(1, len(os.sched_getaffinity(0)) // replicas)
 
 
 SERVERS = {"pageant": _ours, "vllm": _vllm}
@@ -46,16 +61,18 @@ SERVERS = {"pageant": _ours, "vllm": _vllm}
 class ServerProcess:
     """A server that is ready within `with`; ended with all its processes after it.
 
+    One replica has no prefix cache, since no prompts of its load are alike; several have one.
+
     Raises:
         EngineFailed: it ended while it started, or was not ready in time.
     """
 
-    def __init__(self, name: str, model: Path, home: Path) -> None:
+    def __init__(self, name: str, model: Path, home: Path, replicas: int = 1) -> None:
         self.name = name
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self._command, self._environment = SERVERS[name](model, port, home)
+        self._command, self._environment = SERVERS[name](model, port, home, replicas)
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at the end)
 
     def __enter__(self) -> ServerProcess:

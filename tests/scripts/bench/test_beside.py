@@ -29,6 +29,18 @@ def test_our_server_is_started_driven_and_ended(monkeypatch, tmp_path):
     assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+def test_replicas_share_prefixes(monkeypatch, tmp_path):
+    """Two of our servers of two replicas each; hits are counted over all replicas."""
+    monkeypatch.setattr(beside, "END_ID", 400)
+    monkeypatch.setitem(servers.SERVERS, "vllm", servers.SERVERS["pageant"])
+    path = tmp_path / "found.json"
+    settings = {"replicas": 2, "prefix_tokens": 64, "prefixes": 2}
+    beside.bench(DEMO, path, tmp_path, "vllm", concurrency=4, seconds=1.0, rounds=1, **settings)
+    found = json.loads(path.read_text())
+    for name in ("pageant", "vllm"):
+        assert 0.3 < found["servers"][name]["hits"] < 1 and found["servers"][name]["failed"] == 0
+
+
 def test_a_server_that_does_not_start_says_why(monkeypatch, tmp_path):
     command = [sys.executable, "-c", "import sys; sys.exit('no such device')"]
     monkeypatch.setitem(servers.SERVERS, "vllm", lambda *_: (command, {}))
