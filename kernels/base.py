@@ -34,6 +34,7 @@ from pageant.kernels.batches import (
 )
 from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
+from pageant.kernels.states import StateBatch, StateMemory
 from pageant.kernels.tiled import LinearWeight
 
 __all__ = [
@@ -213,6 +214,26 @@ class Kernels(Protocol):
 
         All are of one dtype, and may be views: x has contiguous rows, and one of the last two dimensions of weight is
         contiguous. With `out`, [T, H, M] with contiguous rows, the result is written there. Mutates only that.
+        """
+        ...
+
+    def gated_delta_net(
+        self,
+        channels: Tensor,
+        conv: Tensor,
+        decay: Tensor,
+        strength: Tensor,
+        memory: StateMemory,
+        batch: StateBatch,
+    ) -> Tensor:
+        """Return what queries read of their heads' states, token after token: float32 [T, H, value_dim].
+
+        It is a gated DeltaNet (Yang et al., 2024) from its short convolution on. channels [T, C] are the convolution's
+        inputs of queries, keys and values, in the memory's dtype; conv [C, kernel] too. decay: float32 [T, H],
+        logarithms, at most 0. strength: float32 [T, H]. T counts tokens that are replayed, behind the step's own.
+
+        A token's numbers do not depend on how many of its sequence are computed in a step. Mutates the memory at the
+        batch's blocks.
         """
         ...
 

@@ -7,12 +7,11 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from pageant.kernels.base import Kernels
-from pageant.kernels.reference.delta_rule import causal_conv, gated_delta_rule, unit_heads
+from pageant.kernels.states import StateBatch
 from pageant.models.decoder import Wanted
 from pageant.models.projection import Projection
 from pageant.models.recurrent_states import LayerState
 from pageant.models.spec import DeltaNetSpec, NormSpec
-from pageant.models.state_batch import StateBatch
 from pageant.models.weights import Weights
 
 __all__ = ["DeltaNet"]
@@ -41,24 +40,11 @@ class DeltaNet:
     ) -> Tensor:
         """Return [T, hidden_size] for normed [T, hidden_size], or [D, hidden_size] for the tokens that are `wanted`.
         Mutates the state at the batch's blocks, for all."""
-        spec = self._spec
         count = len(normed)
         channels, gate, strength, decay = self._project(normed)
         channels, strength, decay = _with_kept(batch, state, channels, strength, decay)
-        read = torch.empty(len(channels), spec.num_value_heads, spec.value_dim, device=normed.device)
-        for strand in batch.strands:
-            matrices, before = state.read(strand.blocks)
-            matrices.masked_fill_(strand.fresh[..., None], 0)
-            before.masked_fill_(strand.fresh, 0)
-            for run in strand.runs:
-                inputs = torch.cat([before, channels[run.tokens]], dim=1)
-                query, key, value = self._heads(causal_conv(inputs, self._conv[:, 0]))
-                read[run.tokens] = gated_delta_rule(
-                    query, key, value, decay[run.tokens], strength[run.tokens], matrices
-                )
-                before = inputs[:, inputs.shape[1] - spec.kernel + 1 :]
-                if run.blocks is not None:
-                    state.write(run.blocks, matrices, before)
+        conv = self._conv[:, 0]
+        read = self._kernels.gated_delta_net(channels, conv, decay, strength, state.memory, batch)
         read = read[:count]
         if wanted is not None:
             read, gate = read[wanted.tokens], gate[wanted.tokens]
@@ -81,17 +67,6 @@ class DeltaNet:
             b, a = ba.chunk(2, dim=1)
         decay = -self._decay.exp() * softplus(a.float() + self._time_bias)
         return channels, gate.reshape(count, -1, spec.value_dim), b.sigmoid().float(), decay
-
-    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys, float32 [b, n, Hk, key_dim], and values [b, n, H, value_dim]."""
-        spec = self._spec
-        query, key, value = mixed.split_with_sizes([spec.keys_size, spec.keys_size, spec.values_size], dim=2)
-        of_keys, of_values = (*mixed.shape[:2], -1, spec.key_dim), (*mixed.shape[:2], -1, spec.value_dim)
-        return (
-            unit_heads(query.reshape(of_keys)),
-            unit_heads(key.reshape(of_keys)),
-            value.reshape(of_values).float(),
-        )
 
 
 def _with_kept(batch: StateBatch, state: LayerState, *columns: Tensor) -> tuple[Tensor, ...]:

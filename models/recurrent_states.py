@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pageant.kernels import memory
 from pageant.kernels.base import AttentionBatch, KVCache
+from pageant.kernels.states import Page, StateMemory
 from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
 from pageant.models.spec import DecoderSpec, DeltaNetSpec
@@ -67,56 +68,32 @@ class KeptTokens:
         return tuple(kept[rows, places] for kept in self._columns)
 
 
-class Page(NamedTuple):
-    """A part of a layer's state, in all blocks."""
-
-    group: int
-    """Which of the groups of states, counted from 0."""
-    memory: Tensor
-    """uint8 [num_blocks, bytes]."""
-
-
 @dataclass(frozen=True, eq=False)
 class LayerState:
-    """One recurrent layer's states, in the blocks of all sequences."""
+    """One recurrent layer's states, and tokens of drafts."""
 
-    spec: DeltaNetSpec
-    dtype: torch.dtype
-    """Of the convolution's inputs; matrices are float32."""
-    pages: tuple[Page, ...]
+    memory: StateMemory
     kept: KeptTokens = field(default_factory=KeptTokens)
-    """Tokens of drafts."""
+
+    @classmethod
+    def of(cls, spec: DeltaNetSpec, dtype: torch.dtype, pages: tuple[Page, ...]) -> LayerState:
+        """Return a layer's states in pages. dtype: of the model."""
+        memory = StateMemory(
+            num_key_heads=spec.num_key_heads,
+            num_heads=spec.num_value_heads,
+            key_dim=spec.key_dim,
+            value_dim=spec.value_dim,
+            kernel=spec.kernel,
+            dtype=dtype,
+            pages=pages,
+        )
+        return cls(memory)
 
     @classmethod
     def alone(cls, spec: DeltaNetSpec, num_blocks: int, dtype: torch.dtype) -> LayerState:
         """Return a layer's states in memory of their own, on the CPU."""
         page = torch.zeros(num_blocks, state_bytes(spec, dtype), dtype=torch.uint8)
-        return cls(spec, dtype, (Page(0, page),))
-
-    def read(self, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Return matrices [b, H, key_dim, value_dim] and inputs of the convolution [b, kernel - 1, C].
-
-        blocks: int64 [groups, b], the blocks of b sequences.
-        """
-        parts = [page.memory[blocks[page.group]] for page in self.pages]
-        flat = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-        spec, size = self.spec, 4 * self.spec.num_matrix_numbers
-        matrices = flat[:, :size].contiguous().view(torch.float32)
-        inputs = flat[:, size : size + self.dtype.itemsize * spec.num_conv_numbers].contiguous()
-        return (
-            matrices.view(-1, spec.num_value_heads, spec.key_dim, spec.value_dim),
-            inputs.view(self.dtype).view(-1, spec.kernel - 1, spec.num_channels),
-        )
-
-    def write(self, blocks: Tensor, matrices: Tensor, inputs: Tensor) -> None:
-        """Write states to blocks int64 [groups, b]; see `read`. Mutates the pages."""
-        both = (matrices.flatten(1), inputs.flatten(1).to(self.dtype))
-        flat = torch.cat([part.contiguous().view(torch.uint8) for part in both], dim=1)
-        first = 0
-        for page in self.pages:
-            part = flat[:, first : first + page.memory.shape[1]]
-            page.memory[blocks[page.group], : part.shape[1]] = part
-            first += page.memory.shape[1]
+        return cls.of(spec, dtype, (Page(0, page),))
 
 
 class RecurrentStates:
@@ -204,7 +181,7 @@ class RecurrentStates:
             pages: list[tuple[Page, ...]] = [(Page(0, keys.flatten(1)),) for keys, _ in beside]
         else:
             pages = _share_out(self._sizes, _pages_of(caches[: groups.layers_per_block]))
-        return [LayerState(spec, self._dtype, own) for spec, own in zip(layers, pages, strict=True)]
+        return [LayerState.of(spec, self._dtype, own) for spec, own in zip(layers, pages, strict=True)]
 
 
 def _pages_of(caches: Sequence[KVCache]) -> list[Tensor]:

@@ -7,6 +7,7 @@ token that is sure, the state is written to the block that the token lies in.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,48 +15,9 @@ import torch
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, StateRows
+from pageant.kernels.states import KeptPlaces, Run, StateBatch, Strand
 
-__all__ = ["Run", "StateBatch", "Strand", "make_state_batch"]
-
-
-class Run(NamedTuple):
-    """Neighbouring tokens of sequences that lie in one block of each: as many of each."""
-
-    tokens: Tensor
-    """int64 [b, n], of the step's T, or from T on of those that are replayed."""
-    blocks: Tensor | None
-    """int64 [groups, b]: where the states after the last of them go; None is nowhere: they may be wrong."""
-
-
-class Strand(NamedTuple):
-    """Sequences that are computed side by side, run after run."""
-
-    blocks: Tensor
-    """int64 [groups, b]: where the states are that they begin with."""
-    fresh: Tensor
-    """bool [b, 1, 1]: sequences at their beginning, whose states are zero."""
-    runs: tuple[Run, ...]
-
-
-class KeptPlaces(NamedTuple):
-    """Tokens that are kept for their rows, or were: in the order of each row, from its first place on."""
-
-    rows: Tensor
-    """int64 [n], of the batch."""
-    places: Tensor
-    """int64 [n], within the row."""
-
-
-class StateBatch(NamedTuple):
-    """A step's tokens on their way through recurrent layers."""
-
-    strands: tuple[Strand, ...]
-    replayed: KeptPlaces | None = None
-    """Tokens of earlier steps that are taken in now. They are counted behind the step's own."""
-    unsure: KeptPlaces | None = None
-    """Tokens of this step that are to be kept, where there are any."""
-    unsure_tokens: Tensor | None = None
-    """int64 [n], which of the step's tokens those are."""
+__all__ = ["make_state_batch"]
 
 
 class _Sequence(NamedTuple):
@@ -100,11 +62,12 @@ def make_state_batch(batch: AttentionBatch, tables: Tensor, block_size: int) -> 
 def _with_kept(made: StateBatch, states: StateRows, starts: list[int], device: torch.device) -> StateBatch:
     """Return the same, with the tokens that are kept for their rows, and those that were."""
     if states.replayed.any():
-        made = made._replace(replayed=_places(states.rows, states.replayed, device))
+        made = replace(made, replayed=_places(states.rows, states.replayed, device))
     if states.unsure.any():
         ends = np.array(starts[1:])
         tokens = [np.arange(end - count, end) for end, count in zip(ends, states.unsure, strict=True)]
-        made = made._replace(
+        made = replace(
+            made,
             unsure=_places(states.rows, states.unsure, device),
             unsure_tokens=torch.from_numpy(np.concatenate(tokens)).to(device),
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 from pageant.kernels.cpu.attention import AttentionKernels
 from pageant.kernels.cpu.build import BuildError
 from pageant.kernels.cpu.narrowing import NarrowingKernels
+from pageant.kernels.cpu.recurrent import RecurrentKernels
 from pageant.kernels.cpu.sampling import SamplingKernels
 from pageant.kernels.cpu.screening import ScreeningKernels
 from pageant.kernels.cpu.weights import WeightKernels
@@ -23,7 +24,9 @@ from pageant.kernels.cpu.weights import WeightKernels
 __all__ = ["BuildError", "CpuKernels"]
 
 
-class CpuKernels(AttentionKernels, WeightKernels, SamplingKernels, NarrowingKernels, ScreeningKernels):
+class CpuKernels(
+    AttentionKernels, RecurrentKernels, WeightKernels, SamplingKernels, NarrowingKernels, ScreeningKernels
+):
     """The `Kernels` of a CPU, composed of parts; the docstrings there are the contract.
 
     Raises BuildError where the library can be neither found nor compiled.

@@ -74,6 +74,12 @@ _DECLARED: dict[str, tuple[str, ...]] = {
         "head_stride, int64_t in_stride, int64_t out_stride, T* y, int64_t y_stride, int64_t y_head_stride, "
         "int64_t tokens, int64_t heads, int64_t inputs, int64_t outputs)",
     ),
+    "layers/delta_net.cpp": (
+        "void gated_delta_net_T(const T* channels, int64_t stride, const T* taps, const float* decays, const "
+        "float* strengths, float* read, const int64_t* pages, int64_t page_bytes, const int64_t* tokens, const "
+        "int64_t* sequences, int64_t num_sequences, const int64_t* runs, int64_t groups, int64_t key_heads, "
+        "int64_t value_heads, int64_t key_dim, int64_t value_dim, int64_t kernel)",
+    ),
     "layers/latents.cpp": (
         "void rope_and_write_latents_T(const T* query, int64_t query_stride, int64_t query_dim, const T* "
         "latents, int64_t latents_stride, const T* weight, const float* table, const int64_t* positions, T* "

@@ -9,6 +9,7 @@ from pageant.kernels.base import HeadNorms
 from pageant.kernels.quantized import quantize
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, move_slots, write_kv
+from pageant.kernels.reference.delta_rule import gated_delta_net
 from pageant.kernels.reference.experts import (
     moe,
     route,
@@ -56,6 +57,7 @@ class ReferenceKernels:
     move_kv = staticmethod(move_kv)
     move_slots = staticmethod(move_slots)
     paged_attention = staticmethod(paged_attention)
+    gated_delta_net = staticmethod(gated_delta_net)
     rms_norm = staticmethod(rms_norm)
     add_rms_norm = staticmethod(add_rms_norm)
     wide_rms_norm = staticmethod(wide_rms_norm)

@@ -10,7 +10,40 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-__all__ = ["causal_conv", "gated_delta_rule", "unit_heads"]
+from pageant.kernels.states import StateBatch, StateMemory
+
+__all__ = ["causal_conv", "gated_delta_net", "gated_delta_rule", "unit_heads"]
+
+
+def gated_delta_net(
+    channels: Tensor, conv: Tensor, decay: Tensor, strength: Tensor, memory: StateMemory, batch: StateBatch
+) -> Tensor:
+    """See `Kernels.gated_delta_net`."""
+    read = torch.empty(len(channels), memory.num_heads, memory.value_dim, device=channels.device)
+    for strand in batch.strands:
+        matrices, before = memory.read(strand.blocks)
+        matrices.masked_fill_(strand.fresh[..., None], 0)
+        before.masked_fill_(strand.fresh, 0)
+        for run in strand.runs:
+            inputs = torch.cat([before, channels[run.tokens]], dim=1)
+            query, key, value = _heads(causal_conv(inputs, conv), memory)
+            read[run.tokens] = gated_delta_rule(
+                query, key, value, decay[run.tokens], strength[run.tokens], matrices
+            )
+            before = inputs[:, inputs.shape[1] - memory.kernel + 1 :]
+            if run.blocks is not None:
+                memory.write(run.blocks, matrices, before)
+    return read
+
+
+def _heads(mixed: Tensor, memory: StateMemory) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys, float32 [b, n, Hk, key_dim], and values [b, n, H, value_dim]."""
+    query, key, value = mixed.split_with_sizes(memory.sizes, dim=2)
+    return (
+        unit_heads(query.unflatten(2, (-1, memory.key_dim))),
+        unit_heads(key.unflatten(2, (-1, memory.key_dim))),
+        value.unflatten(2, (-1, memory.value_dim)).float(),
+    )
 
 
 def causal_conv(x: Tensor, weight: Tensor) -> Tensor:

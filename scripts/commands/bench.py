@@ -29,6 +29,7 @@ BENCHMARKS = {
         "overhead",
         "placement",
         "prefix",
+        "recurrent",
         "replicas",
         "router",
         "runtime",

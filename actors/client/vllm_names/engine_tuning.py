@@ -9,7 +9,7 @@ from pageant.actors.client.vllm_names.rows import Form, flag, no_effect, not_yet
 
 __all__ = ["ADAPTERS", "KERNELS", "LOADING", "MULTIMODAL", "OLDER"]
 
-NO_MEDIA = "images are processed as the checkpoint says; audio and video are refused"
+NO_MEDIA = "images and sounds are processed as the checkpoint says; video is refused"
 NO_KERNELS = "it chooses how results are computed, not which; `kernels` is the choice here"
 NO_MAMBA = "no model with state-space or linear-attention layers is served"
 HUB = "files are read as they are found; the Hugging Face Hub's own client downloads them"

@@ -8,6 +8,7 @@ from pageant.kernels.base import Kernels
 SHARED = {
     "embed",
     "gather_columns",
+    "gated_delta_net",
     "quantize",
     "multiply_heads",
     "rope_and_write_latents",
