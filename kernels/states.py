@@ -24,7 +24,7 @@ class Page(NamedTuple):
 class StateMemory:
     """One gated DeltaNet's states, in the blocks of all sequences.
 
-    A state is float32 [num_heads, key_dim, value_dim], then the convolution's last inputs [kernel - 1, num_channels]. Its
+    A state is float32 [num_heads, key_dim, value_dim], then the convolution's last inputs [kernel - 1, C]. Its
     bytes go through the pages in order.
     """
 

@@ -54,7 +54,13 @@ class RecurrentKernels(CompiledKernels):
         heads, width = memory.num_heads, memory.value_dim
         read = self._empty(decay.dtype, len(channels), heads * width)
         functions.gated_delta_net(
-            *(channels.data_ptr(), channels.stride(0), taps.data_ptr(), decay.data_ptr(), strength.data_ptr()),
+            *(
+                channels.data_ptr(),
+                channels.stride(0),
+                taps.data_ptr(),
+                decay.data_ptr(),
+                strength.data_ptr(),
+            ),
             *(read.data_ptr(), pages.ctypes.data, memory.pages[0].memory.shape[1]),
             *(way.tokens.ctypes.data, way.sequences.ctypes.data, len(way.sequences), way.runs.ctypes.data),
             *(way.runs.shape[1] - 3, memory.num_key_heads, heads, memory.key_dim, width, memory.kernel),
@@ -70,7 +76,8 @@ def _way_of(batch: StateBatch) -> _Way:
         nowhere = [0] * len(strand.blocks)
         fresh, before = strand.fresh.flatten().tolist(), strand.blocks.T.tolist()
         each = [
-            (run.tokens.tolist(), None if run.blocks is None else run.blocks.T.tolist()) for run in strand.runs
+            (run.tokens.tolist(), None if run.blocks is None else run.blocks.T.tolist())
+            for run in strand.runs
         ]
         for number, (new, blocks) in enumerate(zip(fresh, before, strict=True)):
             sequences.append([len(runs), len(runs) + len(each), new, *blocks])

@@ -39,10 +39,11 @@ def gated_delta_net(
 def _heads(mixed: Tensor, memory: StateMemory) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries and keys, float32 [b, n, Hk, key_dim], and values [b, n, H, value_dim]."""
     query, key, value = mixed.split_with_sizes(memory.sizes, dim=2)
+    of_keys, of_values = (*mixed.shape[:2], -1, memory.key_dim), (*mixed.shape[:2], -1, memory.value_dim)
     return (
-        unit_heads(query.unflatten(2, (-1, memory.key_dim))),
-        unit_heads(key.unflatten(2, (-1, memory.key_dim))),
-        value.unflatten(2, (-1, memory.value_dim)).float(),
+        unit_heads(query.reshape(of_keys)),
+        unit_heads(key.reshape(of_keys)),
+        value.reshape(of_values).float(),
     )
 
 

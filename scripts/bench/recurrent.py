@@ -1,8 +1,8 @@
 """`pageant bench recurrent`: a model with recurrent layers, a long prompt that is new and one that is repeated.
 
-A small Qwen3-Next shape with random weights: nine of its twelve layers are gated DeltaNets. In turn, Pageant and
-transformers answer prompts that nobody has had before, and Pageant prompts that begin like one that it has had. The first
-token of a new prompt takes the prefill; that of a repeated one restores states.
+Nine of the twelve layers of a small Qwen3-Next shape with random weights are gated DeltaNets. In turn, Pageant and
+transformers answer prompts that nobody has had before, and Pageant prompts that begin like one that it has had.
+The first token of a new prompt takes the prefill; that of a repeated one restores states.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def bench(
     beside: Annotated[bool, typer.Option(help="Measure transformers in turn.")] = True,
     json: Json = None,
 ) -> None:
-    """The first token of a long prompt on a Qwen3-Next shape, new and repeated, and decode steps; beside transformers."""
+    """A long prompt on a Qwen3-Next shape, new and repeated, and decode steps; beside transformers."""
     chance = random.Random(0)
     took: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="pageant-bench-") as folder:
@@ -71,7 +71,7 @@ def bench(
         with LLM(path, progress=False, block_size=BLOCK_SIZE, **settings) as llm:
             engines["pageant"] = _Pageant(llm)
             for engine in engines.values():
-                engine.seconds(random_ids(chance, 300), 4)
+                engine.seconds(random_ids(chance, min(prompt, 300)), 4)
             for turn in rounds("prompts", rounds_):
                 prefix = random_ids(chance, prompt)
                 for name in in_turns(list(engines), turn):
@@ -146,7 +146,9 @@ def _report(
     lines = []
     for name in ("pageant", "transformers"):
         if f"{name}_new" in median:
-            speed = figures[f"{name}_prefill_tokens_per_second"] = round((prompt + own) / median[f"{name}_new"])
+            speed = figures[f"{name}_prefill_tokens_per_second"] = round(
+                (prompt + own) / median[f"{name}_new"]
+            )
             lines.append(
                 f"{name:>12}: first token of {prompt + own:,} new ones after {median[f'{name}_new']:.3f} s "
                 f"({speed:,} tokens/s), a decode step {1e3 * median[f'{name}_step']:.2f} ms"

@@ -1,4 +1,4 @@
-"""Gated DeltaNets: every backend and instruction set against transformers' recurrence, and bit by bit against itself."""
+"""Gated DeltaNets: every backend and instruction set beside transformers' recurrence, and bit by bit beside itself."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ class Layer:
         decay = -self._randn(count, memory.num_heads).exp() / 4
         strength = self._randn(count, memory.num_heads).sigmoid()
         before = F.pad(channels.float().T, (memory.kernel - 1, 0))
-        mixed = F.silu(F.conv1d(before, self.conv.float()[:, None], groups=self.num_channels).T).to(memory.dtype)
+        mixed = F.silu(F.conv1d(before, self.conv.float()[:, None], groups=self.num_channels).T).to(
+            memory.dtype
+        )
         split = mixed.float().split_with_sizes(memory.sizes, dim=1)
         dims = (memory.key_dim, memory.key_dim, memory.value_dim)
         query, key, value = (part.view(1, count, -1, dim) for part, dim in zip(split, dims, strict=True))
@@ -109,7 +111,12 @@ class Layer:
         order = [*own, *((first, first + more) for (first, _), more in zip(spans, replays, strict=True))]
         names = ("channels", "decay", "strength")
         inputs = [
-            torch.cat([getattr(text, name)[slice(*span)] for text, span in zip((*texts, *texts), order, strict=True)])
+            torch.cat(
+                [
+                    getattr(text, name)[slice(*span)]
+                    for text, span in zip((*texts, *texts), order, strict=True)
+                ]
+            )
             for name in names
         ]
         lengths = torch.tensor([last - first for first, last in own])
