@@ -26,11 +26,12 @@ from pageant.models.ready.module import ReadyModule
 from pageant.models.ready.weights import Form
 from pageant.models.sharding import Piece, Shard, pieces
 from pageant.models.share_checks import why_not_shared, why_not_staged
-from pageant.models.tensor_checks import HEAD
+from pageant.models.spec import DecoderSpec
+from pageant.models.tensor_checks import HEAD, SavedWeights
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 
-__all__ = ["load_decoder"]
+__all__ = ["fill_decoder", "load_decoder"]
 
 log = logging.getLogger("pageant.models")
 
@@ -106,16 +107,38 @@ def load_decoder(
     decoder = kind(
         spec, torch_dtype, device, kernels, max_model_len, quantization, head_quantization, forms, shard
     )
-    items = list(_items(checkpoint, places))
-    report = _Report(progress, sum(item.num_bytes for item in items))
-    for some in _parts(items):
-        _load_part(decoder, some, report, lambda place: pieces(spec, shard, place))
+    fill_decoder(decoder, checkpoint, places, spec, shard, progress)
     if ready is not None:
         log.info("%s: %s", checkpoint.path.name, ready.description)
     if checkpoint.drafting:
         count = len(checkpoint.drafting)
-        log.info("%s: %d tensors of layers that only draft (MTP) are ignored", checkpoint.path.name, count)
+        log.info(
+            "%s: %d tensors of layers that only draft (MTP) are passed over; speculation of method mtp reads them",
+            checkpoint.path.name,
+            count,
+        )
     return decoder
+
+
+def fill_decoder(
+    decoder: NativeDecoder,
+    weights: SavedWeights,
+    places: Places,
+    spec: DecoderSpec,
+    shard: Shard | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Copy tensors of a checkpoint to their places in a decoder, whose weights are mutated.
+
+    Args:
+        spec: of the whole model.
+        shard: the rank's, where the decoder is a share of it.
+        progress: see `load_decoder`.
+    """
+    items = list(_items(weights, places))
+    report = _Report(progress, sum(item.num_bytes for item in items))
+    for some in _parts(items):
+        _load_part(decoder, some, report, lambda place: pieces(spec, shard, place))
 
 
 def _refuse_shard(checkpoint: Checkpoint, shard: Shard) -> None:
@@ -150,15 +173,15 @@ class _Item:
         return sum(info.num_bytes for info in self.parts.values())
 
 
-def _items(checkpoint: Checkpoint, places: Places) -> Iterator[_Item]:
+def _items(weights: SavedWeights, places: Places) -> Iterator[_Item]:
     """Yield all that has a place, in the order of the files. A module comes where its largest part is."""
-    ready, tensors = checkpoint.ready, checkpoint.tensors
+    ready, tensors = weights.ready, weights.tensors
     modules = {} if ready is None else ready.modules
     leaders = {
         max(module.parts.values(), key=lambda info: info.num_bytes).name: name
         for name, module in modules.items()
     }
-    for file in checkpoint.weight_files:
+    for file in weights.weight_files:
         for name, info in tensors.items():
             if info.file != file:
                 continue

@@ -345,6 +345,9 @@ class DecoderSpec(ModelSpec):
     decoder without an encoder."""
     begins: bool = True
     """Whether it begins with the embedding. Later stages of a pipeline begin with the stream of the one before."""
+    joins: bool = False
+    """Whether it begins with a projection of a token's embedding and the hidden state before it, both normalised (MTP),
+    and has no embedding."""
     ends: bool = True
     """Whether it ends with the final norm, and the head if there is one. Earlier stages pass their stream on."""
 

@@ -12,7 +12,7 @@ from pageant.models.ready import QUANTISED, ReadyWeights
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Places
 
-__all__ = ["DTYPES", "HEAD", "MISMATCH", "check_tensors"]
+__all__ = ["DTYPES", "HEAD", "MISMATCH", "SavedWeights", "check_tensors"]
 
 HEAD = "lm_head.weight"
 """A head's name, where it may be saved though it is the embedding."""
@@ -27,7 +27,13 @@ _BUFFERS = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cach
 class SavedWeights(Protocol):
     """The weights of a checkpoint as its files have them."""
 
-    path: Path
+    @property
+    def path(self) -> Path:
+        """Return the folder."""
+
+    @property
+    def weight_files(self) -> tuple[Path, ...]:
+        """Return its files, in the order of their names."""
 
     @property
     def names(self) -> Names | None:

@@ -99,6 +99,10 @@ def model_shapes(spec: DecoderSpec) -> Shapes:
     A stage of a pipeline has those of its end alone. Where embedding and head are one, the first and the last have it.
     """
     shapes = _at_the_beginning(spec) if spec.begins else {}
+    if spec.joins:
+        size = spec.hidden_size
+        shapes |= _norm(spec, "token_norm", size) | _norm(spec, "hidden_norm", size)
+        shapes["join.weight"] = (size, 2 * size)
     return shapes | _at_the_end(spec) if spec.ends else shapes
 
 

@@ -5,7 +5,7 @@ The next step verifies the drafts. It samples each position's token as it would 
 accepts a draft that equals that token. A drafter can therefore make an answer faster but never change it.
 Drafts that come too late, are too long or are no valid tokens are ignored and counted.
 
-A drafter on a device (`speculation.method` draft, eagle or medusa) exchanges no messages. The executor loads
+A drafter on a device (`speculation.method` draft, eagle, medusa or mtp) exchanges no messages. The executor loads
 it, and its drafts come with the step's result.
 """
 
@@ -25,9 +25,10 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Settings of speculative decoding.
 
     Attributes:
-        method: `ngram` (what followed the same tokens before), `draft` (a smaller model), `eagle`, `medusa`, `auto`
-            (what `model` holds, or ngram), or `module:Class` of your own (see docs/writing-a-drafter.md).
-        model: the checkpoint of the draft model, or of the heads.
+        method: `ngram` (what followed the same tokens before), `draft` (a smaller model), `eagle`, `medusa`, `mtp` (the
+            layer that the model's own checkpoint has for it), `auto` (what `model` holds, or ngram), or `module:Class`
+            of your own (see docs/writing-a-drafter.md).
+        model: the checkpoint of the draft model, or of the heads. Method mtp takes the served model's own without one.
         tokens: the most drafts for each sequence in a step.
         adaptive: propose fewer drafts, down to none, where few are accepted or verification takes long.
         patience: seconds that a step waits for a drafter in another actor.
@@ -46,7 +47,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(f"method is {self.method!r}; expected {', '.join(METHODS)} or module:Class")
         if not 1 <= self.tokens <= DRAFTS_MAX:
             raise ValueError(f"tokens is {self.tokens}; expected 1 to {DRAFTS_MAX}")
-        if self.method in DEVICE_METHODS and self.model is None:
+        if self.method in MODEL_METHODS and self.model is None:
             raise ValueError(f"method {self.method} needs a model; expected a checkpoint's folder")
         if self.patience <= 0:
             raise ValueError(f"patience is {self.patience}; expected more than 0 seconds")
@@ -57,7 +58,9 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return self.method in DEVICE_METHODS
 
 
-DEVICE_METHODS = ("draft", "eagle", "medusa")
+MODEL_METHODS = ("draft", "eagle", "medusa")
+"""Methods whose weights are in a checkpoint of their own."""
+DEVICE_METHODS = (*MODEL_METHODS, "mtp")
 METHODS = ("ngram", *DEVICE_METHODS, "auto")
 
 

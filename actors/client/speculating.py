@@ -13,7 +13,7 @@ from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, resolve
 from pageant.models.tensor_files import read_header
 from pageant.protocol.checks import expected
-from pageant.protocol.drafting import DEVICE_METHODS, Speculation
+from pageant.protocol.drafting import MODEL_METHODS, Speculation
 from pageant.protocol.errors import TopologyError
 
 __all__ = ["settle_speculation"]
@@ -50,7 +50,7 @@ def _settled(speculation: Any) -> Any:
         found["model"] = str(resolve(model))
     if method == "auto":
         found["method"] = _method_of(found["model"]) if isinstance(model, str) else "ngram"
-    elif method in DEVICE_METHODS and isinstance(model, str):
+    elif method in MODEL_METHODS and isinstance(model, str):
         held = _method_of(found["model"])
         if held != method:
             raise TopologyError(

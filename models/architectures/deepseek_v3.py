@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pageant.models.architectures.common import Architecture
+from pageant.models.architectures.common import LATER_LAYER, Architecture
 from pageant.models.architectures.latent import LATENT_MOE, read_latent_attention, read_rope_of_latents
 from pageant.models.architectures.moe import chosen_by_sigmoid, dense_first, read_moe
 from pageant.models.architectures.reading import read_decoder
@@ -35,4 +35,4 @@ def _spec(config: Config) -> DecoderSpec:
     return read_decoder(config, attention, layers)
 
 
-ARCHITECTURE = Architecture("DeepseekV3ForCausalLM", _spec, LATENT_MOE)
+ARCHITECTURE = Architecture("DeepseekV3ForCausalLM", _spec, LATENT_MOE, LATER_LAYER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pageant.models.architectures.common import Architecture
+from pageant.models.architectures.common import LATER_LAYER, Architecture
 from pageant.models.architectures.moe import DEEPSEEK_MOE, chosen_by_sigmoid, dense_first, read_moe
 from pageant.models.architectures.reading import read_attention, read_decoder
 from pageant.models.architectures.rope import read_rope
@@ -36,4 +36,4 @@ def _spec(config: Config) -> DecoderSpec:
     return read_decoder(config, attention, layers)
 
 
-ARCHITECTURE = Architecture("Glm4MoeForCausalLM", _spec, DEEPSEEK_MOE)
+ARCHITECTURE = Architecture("Glm4MoeForCausalLM", _spec, DEEPSEEK_MOE, LATER_LAYER)

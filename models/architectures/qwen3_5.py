@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pageant.models.architectures.common import LLAMA, Architecture
+from pageant.models.architectures.common import LLAMA, MTP_MODULE, Architecture
 from pageant.models.architectures.moe import QWEN_MOE, read_moe
 from pageant.models.architectures.reading import read_attention, read_decoder, read_mlp
 from pageant.models.architectures.recurrent import (
@@ -59,5 +59,5 @@ def _names(family: Names) -> Names:
     )
 
 
-ARCHITECTURE = Architecture("Qwen3_5ForCausalLM", _dense, _names(LLAMA))
-MIXTURE = Architecture("Qwen3_5MoeForCausalLM", _mixture, _names(QWEN_MOE))
+ARCHITECTURE = Architecture("Qwen3_5ForCausalLM", _dense, _names(LLAMA), MTP_MODULE)
+MIXTURE = Architecture("Qwen3_5MoeForCausalLM", _mixture, _names(QWEN_MOE), MTP_MODULE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pageant.models.architectures.common import Architecture
+from pageant.models.architectures.common import MTP_MODULE, Architecture
 from pageant.models.architectures.moe import QWEN_MOE, qwen_mlps, read_moe
 from pageant.models.architectures.reading import read_attention, read_decoder
 from pageant.models.architectures.recurrent import (
@@ -52,4 +52,4 @@ _NAMES = replace(
     norm_offset=1.0,
 )
 
-ARCHITECTURE = Architecture("Qwen3NextForCausalLM", _spec, _NAMES)
+ARCHITECTURE = Architecture("Qwen3NextForCausalLM", _spec, _NAMES, MTP_MODULE)

@@ -46,16 +46,16 @@ class EagleHead:
         tensors.drop("t2d", "rotary_emb.inv_freq")
         spec = ARCHITECTURE.spec(tensors.config)
         _check(path, spec, target)
-        self.target, self.spec, self._kernels = target, spec, target.kernels
+        self.target, self.spec, self.kernels = target, spec, target.kernels
         self.reads_layers = "layer.hidden_norm.weight" in tensors  # EAGLE-3
         self.taps = _taps(tensors, target.spec.num_layers) if self.reads_layers else ()
         weights = self._take(tensors, NUM_TAPS if self.reads_layers else 2)
         rope = spec.layers[0].rope
         rotary = None if rope is None else rotary_table(rope, max_model_len, target.device)
-        self._attention = Attention(spec, None, rotary, weights, self._kernels)
-        self._mlp = make_mlp(spec.layers[0], weights, self._kernels)
+        self._attention = Attention(spec, None, rotary, weights, self.kernels)
+        self._mlp = make_mlp(spec.layers[0], weights, self.kernels)
         self._norms = {
-            name: Norm(spec.norm, name, weights, self._kernels)
+            name: Norm(spec.norm, name, weights, self.kernels)
             for name in ("post_attention_norm", "input_norm", "hidden_norm", "final_norm")
             if f"{name}.weight" in weights
         }
@@ -122,16 +122,16 @@ class EagleHead:
         if not self.reads_layers:
             return hidden
         assert tapped is not None, "the target was asked for its layers' inputs"
-        return self._kernels.linear(tapped, self._weights["fc.weight"], self._weights.get("fc.bias"))
+        return self.kernels.linear(tapped, self._weights["fc.weight"], self._weights.get("fc.bias"))
 
-    def forward(
+    def advance(
         self, token_ids: Tensor, hidden: Tensor, positions: Tensor, batch: AttentionBatch, cache: KVCache
     ) -> Tensor:
         """Return hidden states [T, hidden_size], given those before each token, in the target's dtype.
 
         Mutates the cache at the batch's slots.
         """
-        kernels, norms = self._kernels, self._norms
+        kernels, norms = self.kernels, self._norms
         embedding = self.target.embedding if self._embedding is None else self._embedding
         embedded = kernels.embed(token_ids, embedding, self.target.dtype)
         if self.reads_layers:
@@ -149,7 +149,7 @@ class EagleHead:
         that the head does not know."""
         if self._head is None:
             return self.target.logits(hidden)
-        found = self._kernels.logits(self._norms["final_norm"](hidden), self._head)
+        found = self.kernels.logits(self._norms["final_norm"](hidden), self._head)
         if self._tokens is None:
             return found
         logits = found.new_full((len(found), self.target.spec.vocab_size), float("-inf"))

@@ -26,6 +26,7 @@ BENCHMARKS = {
         "groups",
         "guided",
         "latency",
+        "mtp",
         "overhead",
         "placement",
         "prefix",

@@ -19,6 +19,8 @@ from transformers import (
     DeepseekV3ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -70,6 +72,14 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
         partial(Gemma3TextConfig, head_dim=16, query_pre_attn_scalar=16, **SOME_WINDOWS),
     ),
     "cohere2, which transformers runs": (Cohere2ForCausalLM, partial(Cohere2Config, **SOME_WINDOWS)),
+    "glm4_moe": (
+        Glm4MoeForCausalLM,
+        partial(
+            Glm4MoeConfig,
+            **{"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16},
+            use_qk_norm=True,
+        ),
+    ),
     "llama": (LlamaForCausalLM, LlamaConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
     "mistral with a window": (MistralForCausalLM, partial(MistralConfig, sliding_window=WINDOW)),

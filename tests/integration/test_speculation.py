@@ -313,7 +313,9 @@ def test_what_does_not_go_together_is_refused_with_what_was_expected(small, tmp_
     )
     assert "no such folder" in _refusal(target, method="draft", model=str(tmp_path / "nowhere"))
     assert "method eagle needs a model" in _refusal(target, method="eagle")
-    assert "expected ngram, draft, eagle, medusa, auto or module:Class" in _refusal(target, method="guess")
+    assert "expected ngram, draft, eagle, medusa, mtp, auto or module:Class" in _refusal(
+        target, method="guess"
+    )
     assert "tokens is 63; expected 1 to 62" in _refusal(target, method="ngram", tokens=63)
     assert "has no method 'open'" in _refusal(target, method="collections:Counter")
     assert "no such folder" in _refusal(target, method="auto", model=str(tmp_path / "nowhere"))

@@ -314,7 +314,7 @@ GENERATING = (
     renamed(
         "speculative_config",
         "speculation",
-        "methods ngram, draft_model, eagle, eagle3 and medusa",
+        "methods ngram, draft_model, eagle, eagle3, medusa and mtp",
         short=("-sc",),
         read=values.speculation,
     ),

@@ -80,7 +80,14 @@ def generation_config(value: Any) -> Any:
     return "none" if value == "vllm" else value
 
 
-_METHODS = {"ngram": "ngram", "draft_model": "draft", "eagle": "eagle", "eagle3": "eagle", "medusa": "medusa"}
+_METHODS = {
+    "ngram": "ngram",
+    "draft_model": "draft",
+    "eagle": "eagle",
+    "eagle3": "eagle",
+    "medusa": "medusa",
+    "mtp": "mtp",
+}
 _PASSED_OVER = {
     "prompt_lookup_max": "how long n-grams are is found as it goes",
     "prompt_lookup_min": "likewise",
@@ -111,10 +118,12 @@ def speculation(value: Any) -> Any:
             raise ValueError(f"found the key {key!r:.100}; {expected(key, known)}")
     if method is None:
         method = "auto" if model is not None else "ngram"
-    if method.endswith("mtp") or method in ("suffix", "mlp_speculator", "dflash", "ngram_gpu"):
+    if method in ("suffix", "mlp_speculator", "dflash", "ngram_gpu"):
         raise ValueError(
             f"found method {method!r}; expected {', '.join(_METHODS)}: there is no such drafter here"
         )
+    if method.endswith("_mtp"):  # vLLM's older names say of which family
+        method = "mtp"
     return {
         "method": _METHODS.get(method, method),
         **({"model": str(model)} if model is not None else {}),

@@ -32,11 +32,11 @@ def arrange_layers(decoder: Decoder, proposer: Proposer | None, config: RunnerCo
     else:
         decoder.groups = LayerGroups.one(decoder.windows, max_model_len, beside)
     if decoder.states is not None:
-        if proposer is not None:
-            method = None if config.speculation is None else config.speculation.method
+        method = None if config.speculation is None else config.speculation.method
+        if proposer is not None and method != "mtp":
             raise ConfigurationError(
-                f"speculation is of method {method!r}, and the model has recurrent layers; expected ngram: drafts in "
-                "trees, and drafters that read the model's hidden states, are not in this version"
+                f"speculation is of method {method!r}, and the model has recurrent layers; expected ngram or mtp: "
+                "drafts in trees, and drafters of checkpoints of their own, are not in this version"
             )
         decoder.groups = decoder.states.groups_behind(decoder.groups, decoder.kv_layout, block_size)
     return drafts_bytes

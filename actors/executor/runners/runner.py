@@ -118,7 +118,7 @@ class TorchRunner:
         self.kernels = self._kernels.name
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._decoder.kv_dtype = kv_dtype(config.kv_cache_dtype, self._decoder.dtype)
-        self._proposer = load_proposer(config.speculation, self._decoder, config.dtype, config.max_model_len)
+        self._proposer = load_proposer(config, self._decoder)
 
     def _take_encoder_memory(self) -> int:
         """Take memory for what encoders make, for each row of the batch. Return its bytes.

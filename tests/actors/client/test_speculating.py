@@ -70,3 +70,9 @@ def test_each_of_several_models_has_its_own():
     found = settle_speculation(parsed)
     assert found.models["a"].settings == {"speculation": {"method": "ngram"}}
     assert "speculation" not in found.models["b"].settings
+
+
+def test_a_layer_of_the_models_own_checkpoint_needs_no_folder_and_takes_one():
+    folder = str(DEMO_MODEL)
+    assert settled({"method": "mtp", "tokens": 2}) == {"method": "mtp", "tokens": 2}
+    assert settled({"method": "mtp", "model": folder})["model"] == folder

@@ -68,7 +68,7 @@ def _run(head: EagleHead, token_ids: torch.Tensor, hidden: torch.Tensor) -> torc
             max_query_length=end - start,
             max_context_length=end,
         )
-        found.append(head.forward(token_ids[start:end], hidden[start:end], positions, batch, caches[0]))
+        found.append(head.advance(token_ids[start:end], hidden[start:end], positions, batch, caches[0]))
     return torch.cat(found)
 
 

@@ -180,6 +180,11 @@ def test_the_page_is_written_from_the_table():
             {"speculative_config": {"method": "eagle3", "model": "heads"}, "spec_tokens": 5},
             {"speculation": {"method": "eagle", "model": "heads", "tokens": 5}},
         ),
+        (
+            {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}},
+            {"speculation": {"method": "mtp", "tokens": 2}},
+        ),
+        ({"speculative_config": {"method": "qwen3_next_mtp"}}, {"speculation": {"method": "mtp"}}),
         ({"my_own_option": 3}, {"my_own_option": 3}),
     ],
 )
