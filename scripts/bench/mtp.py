@@ -60,7 +60,6 @@ def small_model(tokenizer: Tokenizer) -> MTPModel:
         num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
         n_routed_experts=4,
         num_experts_per_tok=2,
         moe_intermediate_size=WIDTH,
