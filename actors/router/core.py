@@ -7,122 +7,24 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.router.candidates import Candidate, Candidates
+from pageant.actors.router.columns import ReplicaColumns
 from pageant.actors.router.handover import Handover, is_apart
 from pageant.actors.router.index import PrefixIndex
-from pageant.actors.router.policies import OUTPUT_TOKENS, Candidate, LeastLoaded, RoutedRequest, RoutingPolicy
-from pageant.actors.router.rebalancing import MemoryUse, MoveAdvice, Rebalancer
+from pageant.actors.router.policies import LeastLoaded, RoutedRequest, RoutingPolicy
+from pageant.actors.router.rebalancing import MoveAdvice, Rebalancer
+from pageant.actors.router.replica import Replica
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.block_names import block_names, full_blocks, root_name
 from pageant.protocol.following import BlockEvents
 from pageant.protocol.routing import Load, ReplicaLoad, Route, Routed
 
-RECENT_SECONDS = 10.0
-REQUEST_TOKENS = 16
-"""Tokens that a request on its way counts for, beside those that are to be computed: it is going to say something."""
-TICKET_SECONDS = 2.0
-"""Time for which a replica is charged with a request that its scheduler does not speak of: its frontend died."""
-SECONDS_PER_TOKEN = 1e-3
-"""Taken where no replica of the model has computed anything."""
-
 log = logging.getLogger("pageant.router")
-
-
-class Charge(NamedTuple):
-    """The work of a request that is on its way to a replica."""
-
-    tokens: int
-    at: float
-    """Seconds at which it was routed."""
-
-
-@dataclass(eq=False)
-class Replica:
-    """Replica of the model, with its work."""
-
-    name: str
-    bit: int
-    """Its place in bit masks."""
-    incarnation: int = 0
-    """The life of its scheduler that is up or was the last to be; loads of others are ignored."""
-    is_up: bool = False
-    """Its scheduler is up."""
-    others_up: set[str] = field(default_factory=set)
-    """The roles of its other actors that are up."""
-    is_draining: bool = False
-    only_prefills: bool = False
-    """It is for prompts: outputs go on elsewhere."""
-    load: Load | None = None
-    """The latest one of that life."""
-    charges: dict[int, Charge] = field(default_factory=dict)
-    """Requests that `load` does not contain, by ticket, the eldest first."""
-    charged_tokens: int = 0
-    """The sum of `charges`."""
-    requests: int = 0
-    recent: float = 0.0
-    """Tokens of the requests that were sent there; each counts less by e in `RECENT_SECONDS`."""
-    recent_at: float = 0.0
-    """Seconds at which `recent` was so."""
-
-    def charge(self, ticket: int, tokens: int, now: float) -> None:
-        """Add the work of a request, at `now` seconds."""
-        tokens += REQUEST_TOKENS
-        self.charges[ticket] = Charge(tokens, now)
-        self.charged_tokens += tokens
-        self.requests += 1
-        self.recent, self.recent_at = self.recent_tokens(now) + tokens, now
-
-    def recent_tokens(self, now: float) -> float:
-        """Return the tokens that were sent there lately, as of `now` seconds."""
-        return self.recent * math.exp((self.recent_at - now) / RECENT_SECONDS)
-
-    def settle(self, ticket: int) -> None:
-        """Take a charge away: the load contains it, or it never came."""
-        charge = self.charges.pop(ticket, None)
-        if charge is not None:
-            self.charged_tokens -= charge.tokens
-
-    def expire(self, now: float) -> None:
-        """Take away charges that are too old at `now` seconds."""
-        while self.charges:
-            ticket, charge = next(iter(self.charges.items()))
-            if charge.at + TICKET_SECONDS > now:
-                return
-            self.settle(ticket)
-
-    def forget_work(self) -> None:
-        """Start over with another life of the scheduler."""
-        self.load, self.charges, self.charged_tokens = None, {}, 0
-
-    @property
-    def waiting_tokens(self) -> int:
-        """Return the tokens that are to be computed there, with what is on its way."""
-        return self.charged_tokens + (0 if self.load is None else self.load.waiting_tokens)
-
-    @property
-    def memory_use(self) -> MemoryUse:
-        """Return the KV memory there, and how much is needed with what is on its way."""
-        if self.load is None or not self.load.memory_tokens:
-            return MemoryUse(self.name, 0.0, 0)
-        share = self.load.memory + self.charged_tokens / self.load.memory_tokens
-        return MemoryUse(self.name, share, self.load.memory_tokens)
-
-    @property
-    def waiting(self) -> int:
-        """Return the requests that hold no memory there, with what is on its way."""
-        return len(self.charges) + (0 if self.load is None else self.load.waiting)
-
-    @property
-    def running(self) -> int:
-        """Return the requests that hold memory there."""
-        return 0 if self.load is None else self.load.running
 
 
 class RouterCore:
@@ -151,6 +53,7 @@ class RouterCore:
         self._index = PrefixIndex()
         self._replicas: dict[str, Replica] = {}
         self._by_bit: dict[int, Replica] = {}
+        self._columns = ReplicaColumns(self._takes_requests)
         self._tickets = itertools.count(first_ticket)
         self._block_size = 0  # 0 until a block manager has said it
         self._has_complained = False
@@ -167,6 +70,7 @@ class RouterCore:
         if incarnation > replica.incarnation:
             replica.forget_work()
         replica.incarnation, replica.is_up, replica.is_draining = incarnation, True, is_draining
+        self._columns.reorder()
 
     def scheduler_down(self, name: str, incarnation: int) -> None:
         """Take note of a replica's scheduler that is down."""
@@ -174,15 +78,18 @@ class RouterCore:
         if replica is not None and incarnation >= replica.incarnation:
             replica.is_up = False
             replica.forget_work()
+            self._columns.reorder()
 
     def other_up(self, name: str, role: str) -> None:
         """Take note of another actor of a replica that is up."""
         self._replica(name).others_up.add(role)
+        self._columns.reorder()
 
     def other_down(self, name: str, role: str) -> None:
         """Route nothing to a replica that needs an actor which is down."""
         if (replica := self._replicas.get(name)) is not None:
             replica.others_up.discard(role)
+            self._columns.reorder()
 
     def _takes_requests(self, replica: Replica) -> bool:
         return replica.is_up and not replica.is_draining and replica.others_up >= self._needs
@@ -191,6 +98,7 @@ class RouterCore:
         """Route no requests to a replica, or route to it again."""
         if (replica := self._replicas.get(name)) is not None:
             replica.is_draining = is_draining
+            self._columns.reorder()
 
     def remove(self, name: str) -> None:
         """Forget a replica that has left the topology."""
@@ -198,6 +106,7 @@ class RouterCore:
         if replica is not None:
             self._index.reset(replica.bit)
             del self._by_bit[replica.bit]
+            self._columns.reorder()
 
     def blocks_changed(self, name: str, events: BlockEvents) -> None:
         """Take note of blocks that a replica has stored or removed."""
@@ -224,12 +133,14 @@ class RouterCore:
         replica.load = load
         for ticket in load.seen.tolist():
             replica.settle(ticket)
+        self._columns.changed(replica)
 
     def _replica(self, name: str) -> Replica:
         replica = self._replicas.get(name)
         if replica is None:
             bit = 1 << next(number for number in itertools.count() if 1 << number not in self._by_bit)
             replica = self._replicas[name] = self._by_bit[bit] = Replica(name, bit)
+            self._columns.reorder()
         return replica
 
     # Decisions.
@@ -238,8 +149,8 @@ class RouterCore:
         """Return where each request had best be submitted at `now` seconds."""
         self._index.expire(now)
         for replica in self._replicas.values():
-            if replica.charges:
-                replica.expire(now)
+            if replica.charges and replica.expire(now):
+                self._columns.changed(replica)
         advice, start = [], 0
         for row, length in enumerate(asked.lengths.tolist()):
             token_ids = asked.token_ids[start : start + length]
@@ -256,26 +167,22 @@ class RouterCore:
     def _route(
         self, asked: Route, row: int, token_ids: npt.NDArray[np.int32], now: float
     ) -> tuple[str, int, int, str]:
-        there = {one.bit: one for one in self._replicas.values() if self._takes_requests(one)}
-        if not there:
+        self._columns.refresh(self._replicas)
+        bits = self._columns.bits
+        if not bits:
             return "", 0, len(token_ids), ""
         names: list[bytes] = []
         if not asked.has_embeddings[row]:
             root = root_name(asked.salts[row], asked.extra_keys[row], asked.adapters[row])
             names = self._names(root, token_ids)
-        depths, _ = self._index.match(iter(names), sum(there))
+        depths, _ = self._index.match(iter(names), bits)
         request = RoutedRequest(
             num_tokens=len(token_ids),
             max_tokens=int(asked.max_tokens[row]),
             tenant=asked.tenants[row],
             prefix=names[0] if names else b"",
         )
-        seconds = self._mean([one.seconds_per_token for one in self._loads()], SECONDS_PER_TOKEN)
-        output_tokens = self._mean([one.output_tokens for one in self._loads()], OUTPUT_TOKENS)
-        candidates = {
-            one.name: self._candidate(one, depths[bit], len(token_ids), seconds, output_tokens, now)
-            for bit, one in there.items()
-        }
+        candidates = self._columns.candidates(depths, self._block_size, len(token_ids), now)
         chosen, prefills = self._choose_kind(request, candidates), False
         place = chosen.name
         if not asked.has_embeddings[row] and request.max_tokens != 1:
@@ -285,21 +192,25 @@ class RouterCore:
         replica, cached = self._replicas[chosen.name], chosen.cached_tokens
         ticket = next(self._tickets)
         replica.charge(ticket, len(token_ids) - cached, now)
-        self._index.predict(replica.bit, names[depths[replica.bit] :], now)
+        self._columns.changed(replica)
+        self._index.predict(replica.bit, names[depths.get(replica.bit, 0) :], now)
         self.decisions += 1
         self.tokens += len(token_ids)
         self.hit_tokens += cached
         return place, ticket, len(token_ids) - cached, chosen.name if prefills else ""
 
-    def _choose_kind(self, request: RoutedRequest, candidates: dict[str, Candidate]) -> Candidate:
+    def _choose_kind(self, request: RoutedRequest, candidates: Candidates) -> Candidate:
         """Choose among replicas that go on with outputs; among all where none of those is up."""
-        some = {name: one for name, one in candidates.items() if not self._replicas[name].only_prefills}
-        return self._choose(request, some or candidates)
+        prefills = self._columns.only_prefills
+        some = candidates.where(~prefills) if prefills.any() else candidates
+        return self._choose(request, some if len(some) else candidates)
 
-    def _choose_prefill(self, request: RoutedRequest, candidates: dict[str, Candidate]) -> Candidate | None:
+    def _choose_prefill(self, request: RoutedRequest, candidates: Candidates) -> Candidate | None:
         """Choose among replicas that are for prompts, where others are there to go on."""
-        some = {name: one for name, one in candidates.items() if self._replicas[name].only_prefills}
-        return self._choose(request, some) if some and len(some) < len(candidates) else None
+        prefills = self._columns.only_prefills
+        if not prefills.any() or prefills.all():
+            return None
+        return self._choose(request, candidates.where(prefills))
 
     def _names(self, root: bytes, token_ids: npt.NDArray[np.int32]) -> list[bytes]:
         """Return the names of a prompt's full blocks. The last token is always computed, so that its block is none."""
@@ -308,43 +219,11 @@ class RouterCore:
         blocks, _ = full_blocks(token_ids[:-1], self._block_size)
         return block_names(root, blocks)
 
-    def _candidate(
-        self,
-        replica: Replica,
-        depth: int,
-        num_tokens: int,
-        usual_seconds: float,
-        output_tokens: float,
-        now: float,
-    ) -> Candidate:
-        """Args: usual_seconds: those of a token on a replica that has not measured any."""
-        load = replica.load
-        seconds = usual_seconds if load is None or load.seconds_per_token <= 0 else load.seconds_per_token
-        return Candidate(
-            name=replica.name,
-            cached_tokens=min(depth * self._block_size, num_tokens),
-            waiting_tokens=replica.waiting_tokens,
-            running=replica.running,
-            requests=replica.requests,
-            seconds_per_token=seconds,
-            output_tokens=output_tokens,
-            busy=replica.recent_tokens(now) * seconds / RECENT_SECONDS,
-        )
-
-    def _loads(self) -> Iterator[Load]:
-        return (one.load for one in self._replicas.values() if one.load is not None)
-
-    @staticmethod
-    def _mean(found: list[float], otherwise: float) -> float:
-        """Return the mean of what replicas have measured; those that have not say 0."""
-        known = [number for number in found if number > 0]
-        return sum(known) / len(known) if known else otherwise
-
-    def _choose(self, request: RoutedRequest, candidates: dict[str, Candidate]) -> Candidate:
+    def _choose(self, request: RoutedRequest, candidates: Candidates) -> Candidate:
         """Ask the policy. Where it fails, the least laden replica is chosen; the first failure is logged."""
-        some = tuple(candidates.values())
         try:
-            chosen = candidates[self.policy.choose(request, some).name]
+            chosen = self.policy.choose(request, candidates)
+            return candidates[candidates.name.index(chosen.name)]
         except Exception as error:  # a policy may be anybody's
             self.policy_failures += 1
             if not self._has_complained:
@@ -353,8 +232,7 @@ class RouterCore:
                 log.warning(
                     "the routing policy %s chose no replica: %r; the least laden are taken", kind, error
                 )
-            chosen = self._fallback.choose(request, some)
-        return chosen
+            return self._fallback.choose(request, candidates)
 
     # Moves.
 

@@ -99,7 +99,7 @@ class PrefixIndex:
     def match(self, names: Iterator[bytes], bits: int) -> tuple[dict[int, int], list[bytes]]:
         """Return how many blocks of a prompt each replica has from its beginning on, and the names that were read.
 
-        Names are read up to the first that no replica has.
+        Replicas that have none are left out. Names are read up to the first that no replica has.
 
         Args:
             bits: the replicas to look at.
@@ -125,8 +125,8 @@ class PrefixIndex:
 
 
 def _leave(depths: dict[int, int], bits: int, depth: int) -> None:
-    """Note the depth of each of the replicas that have no more blocks."""
-    while bits:
+    """Note the depth of each of the replicas that have no more blocks, unless it is 0."""
+    while bits and depth:
         bit = bits & -bits
         depths[bit] = depth
         bits ^= bit

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 import msgspec
+import numpy as np
 
+from pageant.actors.router.candidates import Candidate, Candidates, Floats
 from pageant.actors.runtime.classes import load_object
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.plugins import plugins_of
 
-OUTPUT_TOKENS = 64
-"""Tokens of an output, where none has ended yet."""
 BUSY_SECONDS = 0.5
 """Seconds that a replica that was busy all the time lately counts for: prefixes settle where there is room for more."""
 WORK_WEIGHT = 1.0
@@ -38,35 +38,6 @@ class RoutedRequest(msgspec.Struct, frozen=True):
     """The name of its prompt's first block; empty where it has none. Requests that begin alike have the same."""
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A replica that takes requests."""
-
-    name: str
-    """Its prefix, such as `replica-0/`."""
-    cached_tokens: int
-    """Tokens from the beginning of the prompt that it has, or is about to compute for another request."""
-    waiting_tokens: int
-    """Tokens that it is to compute before those that it has now are served; with what is on its way there."""
-    running: int
-    """Requests that hold memory there."""
-    requests: int
-    """Requests that were sent there so far."""
-    seconds_per_token: float
-    """Seconds that a token takes it."""
-    output_tokens: float = OUTPUT_TOKENS
-    """Mean tokens of the outputs there."""
-    busy: float = 0.0
-    """Share of the last seconds that the requests sent there take; above 1 where more came than it can compute."""
-
-    @property
-    def wait(self) -> float:
-        """Return the seconds that a request waits there for others.
-
-        It waits before it is computed, and in each of its own steps for those that run beside it.
-        """
-        return (self.waiting_tokens + self.output_tokens * self.running) * self.seconds_per_token
-
-
 class RoutingPolicy:
     """Base of routing policies. An object serves one model, one request after another."""
 
@@ -84,23 +55,26 @@ class PrefixAware(RoutingPolicy):
 
     def choose(self, request: RoutedRequest, replicas: Sequence[Candidate]) -> Candidate:
         """Return the cheapest; of those that are equal, the one with most of the prompt, then by the prefix."""
-        usual = sum(one.seconds_per_token for one in replicas) / len(replicas)
-        costs = [one.wait + BUSY_SECONDS * one.busy + self.work(request, one, usual) for one in replicas]
-        bound = min(costs) * EQUAL
-        equal = [one for one, cost in zip(replicas, costs, strict=True) if cost <= bound]
-        if len(equal) == 1:
-            return equal[0]
-        return max(equal, key=lambda one: (one.cached_tokens, -one.wait, _rank(request.prefix, one.name)))
+        some = Candidates.of(replicas)
+        waits = some.wait
+        costs = waits + BUSY_SECONDS * some.busy + self.work(request, some)
+        equal = np.flatnonzero(costs <= costs.min() * EQUAL)
+        for preferred in (some.cached_tokens, -waits):
+            if len(equal) > 1:
+                best = preferred[equal]
+                equal = equal[best == best.max()]
+        found = equal.tolist()
+        if len(found) > 1:
+            return some[max(found, key=lambda place: _rank(request.prefix, some.name[place]))]
+        return some[found[0]]
 
     @staticmethod
-    def work(request: RoutedRequest, replica: Candidate, usual: float) -> float:
-        """Return the seconds that the prompt takes a replica, and what those are worth to others.
-
-        Args:
-            usual: the seconds that a token takes on the replicas' mean.
-        """
-        uncached = request.num_tokens - replica.cached_tokens
-        return uncached * (replica.seconds_per_token + WORK_WEIGHT * usual)
+    def work(request: RoutedRequest, replicas: Candidates) -> Floats:
+        """Return the seconds that the prompt takes each replica, and what those are worth to others: float64 [N]."""
+        seconds = replicas.seconds_per_token
+        uncached = request.num_tokens - replicas.cached_tokens
+        work: Floats = uncached * (seconds + WORK_WEIGHT * seconds.mean())
+        return work
 
 
 class LeastLoaded(RoutingPolicy):
@@ -108,7 +82,10 @@ class LeastLoaded(RoutingPolicy):
 
     def choose(self, request: RoutedRequest, replicas: Sequence[Candidate]) -> Candidate:
         """Return the one with the shortest wait; of equal ones, the one that was sent fewest requests."""
-        return min(replicas, key=lambda one: (one.wait, one.requests))
+        some = Candidates.of(replicas)
+        waits = some.wait
+        equal = np.flatnonzero(waits == waits.min())
+        return some[int(equal[some.requests[equal].argmin()])]
 
 
 class RoundRobin(RoutingPolicy):

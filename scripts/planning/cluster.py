@@ -42,8 +42,8 @@ class PlannedCluster:
         self._router = RouterCore(make_policy(routing)) if len(speeds) > 1 else None
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        # Replicas whose step has an event on the heap, and those whose load has one.
-        self._stepping: set[str] = set()
+        # When the plan of a replica is over that has an event on the heap, and replicas whose load has one.
+        self._stepping: dict[str, float] = {}
         self._reporting: set[str] = set()
         for name, replica in self.replicas.items():
             self._introduce(name, replica)
@@ -114,17 +114,15 @@ class PlannedCluster:
     def _follow(self, name: str) -> None:
         """Take what came of a replica's last event, and wait for its next step."""
         replica = self.replicas[name]
+        for said in replica.take_said():
+            self.requests[said.number].output(said.times, self._gaps)
         for progress in replica.take_progress():
             times = self.requests[progress.number]
-            if progress.cached is not None and times.first_at is None:
+            if progress.cached is not None:
                 times.cached_tokens = progress.cached
-            if progress.num_tokens and (gap := times.output(progress.num_tokens, self.now)) is not None:
-                self._gaps.append(gap)
             if progress.ended is not None:
                 times.refused = progress.ended not in SERVED
-        if replica.next_at is not None and name not in self._stepping:
-            self._stepping.add(name)
-            self._at(replica.next_at, lambda: self._step(name))
+        self._await_step(name, replica.next_at)
         if self._router is not None:
             for events in replica.take_events():
                 self._router.blocks_changed(name, events)
@@ -132,10 +130,17 @@ class PlannedCluster:
                 self._reporting.add(name)
                 self._at(self.now + LOAD_SECONDS, lambda: self._report(name))
 
-    def _step(self, name: str) -> None:
-        self._stepping.discard(name)
-        self.replicas[name].step(self.now)
-        self._follow(name)
+    def _await_step(self, name: str, at: float | None) -> None:
+        """Have a replica's plan end at `at`, which may be sooner than it was."""
+        if at is not None and self._stepping.get(name) != at:
+            self._stepping[name] = at
+            self._at(at, lambda: self._step(name, at))
+
+    def _step(self, name: str, at: float) -> None:
+        if self._stepping.get(name) == at:  # it did not end sooner
+            del self._stepping[name]
+            self.replicas[name].step(self.now)
+            self._follow(name)
 
     def _report(self, name: str) -> None:
         """Tell the router what a replica has to do, at most once in `LOAD_SECONDS`."""

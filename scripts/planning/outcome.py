@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,14 +27,15 @@ class RequestTimes:
     refused: bool = False
     """Its end was none that it asked for: no memory can hold it, or the queue was full."""
 
-    def output(self, count: int, now: float) -> float | None:
-        """Add `count` tokens that came at `now` seconds. Return the seconds since the tokens before, if any."""
-        gap = None if self.last_at is None else now - self.last_at
+    def output(self, times: Sequence[float], gaps: array[float]) -> None:
+        """Add tokens that came at these times, at least one, and the seconds between them to `gaps`."""
+        if self.last_at is not None:
+            gaps.append(times[0] - self.last_at)
         if self.first_at is None:
-            self.first_at = now
-        self.last_at = now
-        self.output_tokens += count
-        return gap
+            self.first_at = times[0]
+        gaps.extend(map(operator.sub, times[1:], times))
+        self.last_at = times[-1]
+        self.output_tokens += len(times)
 
 
 @dataclass(frozen=True)

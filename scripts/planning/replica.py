@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,21 +14,19 @@ from pageant.actors.scheduler.core import BLOCKS, SchedulerCore
 from pageant.actors.scheduler.load import LoadMeter
 from pageant.actors.scheduler.policies import make_policy
 from pageant.protocol.allocation import Assign
-from pageant.protocol.arrays import int32
 from pageant.protocol.following import BlockEvents
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import TokenBatch
 from pageant.protocol.routing import Load
-from pageant.protocol.sampling import SamplingParams
+from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Submit
-from pageant.protocol.stepping import ExecutorReady, StepPlan, StepResult
+from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan
+from pageant.scripts.planning.device import END_TOKEN, EPOCH, PlannedDevice, Said
 from pageant.scripts.planning.requests import PlannedRequest
-from pageant.scripts.replay.costs import StepCosts, StepSize
+from pageant.scripts.replay.costs import StepCosts
 
-EPOCH = 1
-END_TOKEN = 0
-TOKEN = 1
-"""The token of all outputs, which tell nothing here; `END_TOKEN` is the last."""
+STEPS_PER_PLAN = 32
+"""The most steps of a plan: each costs the cores about the same, however many steps it has."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,8 @@ class ReplicaShape:
         policy: the scheduler's.
         max_num_seqs, max_num_batched_tokens, max_model_len, async_scheduling, short_step_seconds: see
             `Scheduler.Options`.
+        max_steps_per_plan: the most steps that the cores are asked for at a time. The times of tokens are those of
+            single steps all the same.
     """
 
     num_blocks: int
@@ -53,17 +52,16 @@ class ReplicaShape:
     policy: str = "fcfs"
     async_scheduling: bool = True
     short_step_seconds: float = 0.005
+    max_steps_per_plan: int = STEPS_PER_PLAN
 
 
 class Progress(NamedTuple):
-    """New output of a request."""
+    """News of a request, beside its tokens."""
 
     number: int
     """The request's."""
-    num_tokens: int
-    """Its new tokens."""
     cached: int | None
-    """Tokens of the prompt that were found cached, where the request was admitted by this step."""
+    """Tokens of the prompt that were found cached, where the request has its first token; None else."""
     ended: str | None
     """The reason of its end; None while it goes on."""
 
@@ -84,29 +82,28 @@ class PlannedReplica:
             end_tokens=frozenset((END_TOKEN,)),
             async_scheduling=shape.async_scheduling,
             short_step_seconds=shape.short_step_seconds,
+            max_steps_per_plan=shape.max_steps_per_plan,
         )
         self.name = name
-        self.busy_seconds = 0.0
         # The largest share of the memory that requests held.
         self.memory = 0.0
-        self._shape, self._costs, self._speed = shape, costs, speed
-        self._luck = costs.luck()
+        self._shape = shape
         self._core = SchedulerCore(make_policy(shape.policy), limits)
         pool = BlockPool(shape.num_blocks)
         self._blocks = Allocation(pool, shape.block_size, windows=shape.windows)
         self._follower = Follower(tokens=False)
         self._meter = LoadMeter(self._core)
-        # Plans that the device has not computed, in order; the first is under way if `next_at` is set.
-        self._plans: deque[StepPlan] = deque()
-        # Seconds at which the plan under way is over; None while the device rests.
-        self.next_at: float | None = None
-        self._step_seconds = 0.0
-        # Tokens that each row still has to say.
-        self._left: dict[int, int] = {}
+        self._device = PlannedDevice(
+            costs,
+            speed,
+            async_scheduling=shape.async_scheduling,
+            short_step_seconds=shape.short_step_seconds,
+        )
         # The numbers of open requests by the scheduler's serial, and the tokens of their outputs by number.
         self._numbers: dict[int, int] = {}
         self._outputs: dict[int, int] = {}
         self._progress: list[Progress] = []
+        self._said: list[Said] = []
         ready = ExecutorReady(
             epoch=EPOCH,
             num_blocks=shape.num_blocks,
@@ -116,6 +113,7 @@ class PlannedReplica:
             max_model_len=shape.max_model_len,
             device="none",
             dtype="none",
+            multi_step=shape.max_steps_per_plan > 1,
         )
         self._meter.executor_ready(ready)
         self._core.executor_ready(ready)
@@ -128,6 +126,16 @@ class PlannedReplica:
         """Return how often requests gave up their memory for others."""
         return self._core.counters.preemptions
 
+    @property
+    def busy_seconds(self) -> float:
+        """Return the seconds in which the device computed."""
+        return self._device.busy_seconds
+
+    @property
+    def next_at(self) -> float | None:
+        """Return the seconds at which the plan under way is over; None while the device rests."""
+        return self._device.next_at
+
     def submit(self, number: int, request: PlannedRequest, ticket: int, expected: int, now: float) -> None:
         """Take a request that arrives at `now`, with the router's ticket and the tokens that it expects to compute."""
         self._outputs[number] = request.output_tokens
@@ -137,7 +145,7 @@ class PlannedReplica:
                 request_id=str(number),
                 frontend="frontend",
                 prompt_token_ids=request.prompt,
-                params=SamplingParams(seed=number, max_tokens=request.most_tokens, detokenize=False),
+                params=self._params(number, request),
                 ticket=ticket,
                 expected_tokens=expected,
             ),
@@ -146,21 +154,22 @@ class PlannedReplica:
         self._pump(now)
 
     def step(self, now: float) -> None:
-        """End the step that is over at `now`, and begin the next."""
-        plan = self._plans.popleft()
-        rows = plan.rows[plan.draws]
-        tokens = int32([self._say(row) for row in rows.tolist()])
-        seconds = self._step_seconds
-        self.busy_seconds += seconds
-        self.next_at = None
-        self._begin(now)
-        result = StepResult(number=plan.number, epoch=EPOCH, rows=rows, token_ids=tokens, seconds=seconds)
-        self._core.stepped(result, now)
-        self._meter.stepped(self._core.step_tokens, seconds)
+        """End the plan that is over at `now`, and begin the next."""
+        finished = self._device.finish()
+        self._said += finished.said
+        self._device.begin(now)
+        self._core.stepped(finished.result, now)
+        for seconds in finished.durations:
+            self._meter.stepped(finished.tokens, seconds)
         self._pump(now)
 
-    def take_progress(self) -> list[Progress]:
+    def take_said(self) -> list[Said]:
         """Return the output since the last call."""
+        said, self._said = self._said, []
+        return said
+
+    def take_progress(self) -> list[Progress]:
+        """Return what else became of requests since the last call."""
         progress, self._progress = self._progress, []
         return progress
 
@@ -173,27 +182,18 @@ class PlannedReplica:
         """Return what the scheduler has to do; None where that has not changed."""
         return self._meter.take()
 
-    def _say(self, row: int) -> int:
-        self._left[row] -= 1
-        return TOKEN if self._left[row] > 0 else END_TOKEN
-
-    def _begin(self, now: float) -> None:
-        """Let the device compute the first plan, if there is one and it rests."""
-        if self.next_at is None and self._plans:
-            plan = self._plans[0]
-            for one in plan.new:
-                assert one.params.seed is not None, "its number"
-                said = len(one.token_ids) - one.num_prompt_tokens
-                self._left[one.row] = self._outputs[one.params.seed] - said
-            self._step_seconds = self._costs.expected(StepSize.of(plan)) * next(self._luck) / self._speed
-            self.next_at = now + self._step_seconds
+    def _params(self, number: int, request: PlannedRequest) -> SamplingParams:
+        """Return parameters of a request, which let plans have several steps where the shape says so."""
+        several = self._shape.max_steps_per_plan > 1
+        kind = RequestOutputKind.FINAL_ONLY if several else RequestOutputKind.CUMULATIVE
+        return SamplingParams(seed=number, max_tokens=request.most_tokens, detokenize=False, output_kind=kind)
 
     def _pump(self, now: float) -> None:
         """Carry messages between the cores until both are silent."""
         while outbox := self._core.take_outbox():
             for address, message in outbox:
                 self._deliver(address, message, now)
-        self._begin(now)
+        self._device.begin(now)
 
     def _deliver(self, address: str, message: Message, now: float) -> None:
         if address == BLOCKS:
@@ -204,7 +204,9 @@ class PlannedReplica:
                 self.memory = max(self.memory, 1 - assigned.blocks_free / assigned.num_blocks)
             self._core.assigned(assigned, now)
         elif isinstance(message, StepPlan):
-            self._plans.append(message)
+            self._device.add(message, self._outputs)
+        elif isinstance(message, CutShort):
+            self._device.cut(message.number, now)
         elif isinstance(message, TokenBatch):
             self._take(message)
             self._core.acknowledged(message.number)
@@ -212,12 +214,11 @@ class PlannedReplica:
     def _take(self, batch: TokenBatch) -> None:
         for opened in batch.opened:
             self._numbers[opened.serial] = int(opened.request_id)
-        counts = batch.counts.tolist()
-        for index, serial in enumerate(batch.serials.tolist()):
+        for index in sorted(batch.facts.keys() | batch.finished.keys()):
             facts, finished = batch.facts.get(index), batch.finished.get(index)
+            serial = int(batch.serials[index])
             number = self._numbers[serial]
             cached = None if facts is None else facts.num_cached_tokens
-            ended = None if finished is None else finished.reason
-            self._progress.append(Progress(number, counts[index], cached, ended))
+            self._progress.append(Progress(number, cached, None if finished is None else finished.reason))
             if finished is not None:
                 del self._numbers[serial], self._outputs[number]

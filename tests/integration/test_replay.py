@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import subprocess
@@ -153,12 +154,14 @@ def test_a_replay_of_a_class_that_is_not_there_is_refused_before_anything_starts
         play_stand_in(path, read_load(path), {"actors": {"scheduler": {"class": "nowhere:Scheduler"}}}, 1.0)
 
 
-def test_the_planner_serves_as_the_actors_do(recorded):
+@pytest.mark.parametrize("steps", [1, 32])
+def test_the_planner_serves_as_the_actors_do(recorded, steps):
     """The same requests, step times and sizes: the planner's cores in model time, and actors in simulated time."""
     path, _ = recorded
     load = read_load(path)
     played, _ = play_stand_in(path, load, {"max_steps_per_plan": 1}, 1.0)
-    cluster = PlannedCluster(shape_of(load, {}), load.costs)
+    shape = dataclasses.replace(shape_of(load, {}), max_steps_per_plan=steps)
+    cluster = PlannedCluster(shape, load.costs)
     outcome = cluster.run(recorded_requests(load))
     began = load.courses[0].submitted_at
     compared = comparable([load.courses, played])

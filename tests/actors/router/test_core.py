@@ -6,8 +6,9 @@ import logging
 
 import pytest
 
-from pageant.actors.router.core import TICKET_SECONDS, RouterCore
+from pageant.actors.router.core import RouterCore
 from pageant.actors.router.policies import POLICIES, RoutingPolicy, make_policy
+from pageant.actors.router.replica import TICKET_SECONDS
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.block_names import block_names, full_blocks, root_name
 from pageant.protocol.errors import TopologyError

@@ -41,6 +41,21 @@ def test_one_request_takes_as_long_as_its_steps():
     assert outcome.seconds == pytest.approx(0.05 + 4 * 0.0101)
 
 
+@pytest.mark.parametrize("async_scheduling", [True, False])
+def test_plans_of_several_steps_give_the_times_of_single_steps(async_scheduling):
+    """One request: the very times. Many: the same but for rows of requests that ended while another was planned in."""
+    several = dataclasses.replace(SHAPE, async_scheduling=async_scheduling)
+    single = dataclasses.replace(several, max_steps_per_plan=1)
+    asked = drawn(4.0, 60)
+    for requests, error in ((asked[:1], 1e-9), (asked, 0.02)):
+        one, other = serve(requests, shape=single), serve(requests, shape=several)
+        assert (one.output_tokens, one.cached_tokens) == (other.output_tokens, other.cached_tokens)
+        for name in ("first_token", "inter_token", "whole"):
+            spread, expected = (dataclasses.astuple(getattr(outcome, name)) for outcome in (other, one))
+            assert spread == pytest.approx(expected, rel=error)
+        assert other.busy == pytest.approx(one.busy, rel=error)
+
+
 def test_a_prompt_that_comes_again_is_cached_but_for_its_last_token():
     prompt = int32(range(1, 101))
     outcome = serve([PlannedRequest(at, prompt, 4, 4) for at in (0.0, 10.0)])
