@@ -67,14 +67,22 @@ class Candidates(Sequence[Candidate]):
         """Return replicas by columns, which they may be already."""
         if isinstance(replicas, Candidates):
             return replicas
-        columns = {field.name: [getattr(one, field.name) for one in replicas] for field in fields(cls)}
-        whole = ("cached_tokens", "waiting_tokens", "running", "requests")
+
+        def whole(name: str) -> Numbers:
+            return np.array([getattr(one, name) for one in replicas], np.int64)
+
+        def real(name: str) -> Floats:
+            return np.array([getattr(one, name) for one in replicas], np.float64)
+
         return cls(
-            name=columns.pop("name"),
-            **{
-                name: np.array(column, np.int64 if name in whole else np.float64)
-                for name, column in columns.items()
-            },
+            name=[one.name for one in replicas],
+            cached_tokens=whole("cached_tokens"),
+            waiting_tokens=whole("waiting_tokens"),
+            running=whole("running"),
+            requests=whole("requests"),
+            seconds_per_token=real("seconds_per_token"),
+            output_tokens=real("output_tokens"),
+            busy=real("busy"),
         )
 
     def where(self, some: npt.NDArray[np.bool_]) -> Candidates:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pageant.actors.router.policies import Candidate, RoutedRequest
+from pageant.actors.router.candidates import Candidate
+from pageant.actors.router.policies import RoutedRequest
 
 Handover = Literal["auto", "always", "never"]
 

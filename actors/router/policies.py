@@ -12,7 +12,8 @@ from hashlib import blake2b
 import msgspec
 import numpy as np
 
-from pageant.actors.router.candidates import Candidate, Candidates, Floats
+from pageant.actors.router.candidates import Candidate as Candidate
+from pageant.actors.router.candidates import Candidates, Floats
 from pageant.actors.runtime.classes import load_object
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import TopologyError
