@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pageant.actors.router.core import RouterCore
 from pageant.actors.router.policies import make_policy
+from pageant.actors.router.rebalancing import MoveAdvice
 from pageant.protocol.arrays import int32
 from pageant.protocol.routing import LOAD_SECONDS, Route
+from pageant.protocol.serving import Resumption
+from pageant.scripts.planning.device import TOKEN
 from pageant.scripts.planning.outcome import Outcome, RequestTimes, summed_up
 from pageant.scripts.planning.replica import PlannedReplica, ReplicaShape
 from pageant.scripts.planning.requests import PlannedRequest
@@ -25,10 +28,17 @@ class PlannedCluster:
     Args:
         speeds: how many times as fast as `costs` says each replica is.
         routing: the router's policy.
+        rebalance: whether requests move from replicas that lack KV memory. They are computed again where they go on.
     """
 
     def __init__(
-        self, shape: ReplicaShape, costs: StepCosts, speeds: Sequence[float] = (1.0,), routing: str = "prefix"
+        self,
+        shape: ReplicaShape,
+        costs: StepCosts,
+        speeds: Sequence[float] = (1.0,),
+        routing: str = "prefix",
+        *,
+        rebalance: bool = True,
     ) -> None:
         # Seconds of model time.
         self.now = 0.0
@@ -39,7 +49,13 @@ class PlannedCluster:
             f"replica-{number}/": PlannedReplica(f"replica-{number}/", shape, costs, speed)
             for number, speed in enumerate(speeds)
         }
-        self._router = RouterCore(make_policy(routing)) if len(speeds) > 1 else None
+        self._router: RouterCore | None = None
+        if len(speeds) > 1:
+            self._router = RouterCore(make_policy(routing), rebalance=rebalance)
+        # Open requests of each replica by number, those that came last at the end.
+        self._open: dict[str, dict[int, PlannedRequest]] = {name: {} for name in self.replicas}
+        # How often a request changed its replica.
+        self.moves = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         # When the plan of a replica is over that has an event on the heap, and replicas whose load has one.
@@ -62,6 +78,7 @@ class PlannedCluster:
             [one.busy_seconds for one in replicas],
             max(one.memory for one in replicas),
             sum(one.preemptions for one in replicas),
+            self.moves,
         )
 
     def _introduce(self, name: str, replica: PlannedReplica) -> None:
@@ -89,7 +106,8 @@ class PlannedCluster:
         name, ticket, expected = self._route(request)
         times = RequestTimes(self.now, len(request.prompt), replica=name)
         self.requests.append(times)
-        self.replicas[name].submit(number, request, ticket, expected, self.now)
+        self._open[name][number] = request
+        self.replicas[name].submit(number, request, self.now, ticket=ticket, expected=expected)
         self._follow(name)
         self._expect_next(others)
 
@@ -122,6 +140,7 @@ class PlannedCluster:
                 times.cached_tokens = progress.cached
             if progress.ended is not None:
                 times.refused = progress.ended not in SERVED
+                del self._open[name][progress.number]
         self._await_step(name, replica.next_at)
         if self._router is not None:
             for events in replica.take_events():
@@ -148,3 +167,26 @@ class PlannedCluster:
         load = self.replicas[name].take_load()
         if load is not None and self._router is not None:
             self._router.loaded(name, 1, load)
+            if (advice := self._router.rebalance(self.now)) is not None:
+                self._move(advice)
+
+    def _move(self, advice: MoveAdvice) -> None:
+        """Move the requests that a replica got last, as many as have at most the advised tokens."""
+        source, left = self.replicas[advice.source], advice.num_tokens
+        moving: dict[int, PlannedRequest] = {}
+        for number, request in reversed([*self._open[advice.source].items()]):
+            tokens = len(request.prompt) + self.requests[number].output_tokens
+            if tokens <= left and source.release(number, self.now):
+                left -= tokens
+                moving[number] = request
+        self._follow(advice.source)  # by which all of their output is known
+        for number, request in moving.items():
+            times = self.requests[number]
+            said = int32([TOKEN] * times.output_tokens)
+            del self._open[advice.source][number]
+            self._open[advice.target][number] = request
+            times.replica = advice.target
+            past = Resumption(token_ids=said, age=self.now - times.arrived_at)
+            self.replicas[advice.target].submit(number, request, self.now, past=past)
+        self.moves += len(moving)
+        self._follow(advice.target)

@@ -77,6 +77,10 @@ class PlannedDevice:
         # Factors of the steps to come, some of which were drawn for steps that were not computed.
         self._luck = costs.luck()
         self._drawn: deque[float] = deque()
+        # Those of the steps of the plan under way.
+        self._factors: list[float] = []
+        # Tokens of the whole output of each open request, by number; the replica's own.
+        self._outputs: dict[int, int] = {}
         # The request of each row, the last row of each request, and the tokens that a row still has to say: 0 or less
         # once its request has ended.
         self._numbers: dict[int, int] = {}
@@ -101,7 +105,7 @@ class PlannedDevice:
             assert one.params.seed is not None, "its number"
             self._numbers[one.row], self._rows[one.params.seed] = one.params.seed, one.row
             said = len(one.token_ids) - one.num_prompt_tokens
-            self._left[one.row] = self._outputs[one.params.seed] - said
+            self._left[one.row] = self._outputs.get(one.params.seed, 0) - said
         self._began_at, self._limit = now, math.inf
         allowed = self._allowed if plan.number <= self._allowed_up_to else math.inf
         steps = plan.num_steps
@@ -144,7 +148,7 @@ class PlannedDevice:
             if 0 < left <= steps:
                 tokens[left - 1, column] = END_TOKEN
             if 0 < left <= steps:
-                del self._rows[self._numbers[row]]
+                self._rows.pop(self._numbers[row], None)
             if left > 0 and steps:
                 said.append(Said(self._numbers[row], ends if left >= steps else ends[:left]))
             self._left[row] = left - steps
@@ -167,15 +171,21 @@ class PlannedDevice:
         return Finished(result, said, int(plan.num_tokens.sum()), durations)
 
     def forget(self, number: int, now: float) -> Said | None:
-        """Say no more of a request. Return what it has said by `now` that no result has told."""
-        row = self._rows.pop(number, None)
-        if row is None or self._numbers[row] != number or self._left[row] <= 0:
+        """Say no more of a request, unless it is over by `now`, and return what no result has told yet.
+
+        None tells that it is over: its last token is on its way.
+        """
+        row = self._rows.get(number)
+        if row is None or self._numbers[row] != number:
+            return Said(number, ())
+        times: Sequence[float] = ()
+        if self.next_at is not None and row in self._plans[0].rows[self._plans[0].draws].tolist():
+            times = self._ends[: bisect.bisect_right(self._ends, now)]
+        if len(times) >= self._left[row]:
             return None
-        left, self._left[row] = self._left[row], 0
-        if self.next_at is None or row not in self._plans[0].rows[self._plans[0].draws].tolist():
-            return None
-        times = self._ends[: min(left, bisect.bisect_right(self._ends, now))]
-        return Said(number, times) if times else None
+        del self._rows[number]
+        self._left[row] = 0
+        return Said(number, times)
 
     @property
     def _depth(self) -> int:

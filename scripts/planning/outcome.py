@@ -65,6 +65,8 @@ class Outcome:
     memory: float
     """The largest share of KV memory that requests of a replica held at a time."""
     preemptions: int
+    moves: int = 0
+    """How often a request changed its replica, since that lacked memory."""
 
     @property
     def output_tokens_per_second(self) -> float:
@@ -89,6 +91,7 @@ def summed_up(
     busy_seconds: Sequence[float],
     memory: float,
     preemptions: int,
+    moves: int = 0,
 ) -> Outcome:
     """Sum up a run.
 
@@ -118,6 +121,7 @@ def summed_up(
         busiest=max(busy_seconds, default=0.0) / seconds if seconds else 0.0,
         memory=memory,
         preemptions=preemptions,
+        moves=moves,
     )
 
 

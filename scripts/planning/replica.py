@@ -17,14 +17,16 @@ from pageant.protocol.allocation import Assign
 from pageant.protocol.following import BlockEvents
 from pageant.protocol.message import Message
 from pageant.protocol.outputs import TokenBatch
+from pageant.protocol.replicas import Move
 from pageant.protocol.routing import Load
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
-from pageant.protocol.serving import Submit
+from pageant.protocol.serving import Resumption, Submit
 from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan
 from pageant.scripts.planning.device import END_TOKEN, EPOCH, PlannedDevice, Said
 from pageant.scripts.planning.requests import PlannedRequest
 from pageant.scripts.replay.costs import StepCosts
 
+FRONTEND = "frontend"
 STEPS_PER_PLAN = 32
 """The most steps of a plan: each costs the cores about the same, however many steps it has."""
 
@@ -136,22 +138,48 @@ class PlannedReplica:
         """Return the seconds at which the plan under way is over; None while the device rests."""
         return self._device.next_at
 
-    def submit(self, number: int, request: PlannedRequest, ticket: int, expected: int, now: float) -> None:
-        """Take a request that arrives at `now`, with the router's ticket and the tokens that it expects to compute."""
+    def submit(
+        self,
+        number: int,
+        request: PlannedRequest,
+        now: float,
+        *,
+        ticket: int = 0,
+        expected: int | None = None,
+        past: Resumption | None = None,
+    ) -> None:
+        """Take a request at `now`.
+
+        Args:
+            ticket, expected: the router's ticket, and the tokens of the prompt that it expects to be computed.
+            past: of a request that comes from another replica.
+        """
         self._outputs[number] = request.output_tokens
         self._meter.submitted(ticket)
         self._core.submit(
             Submit(
                 request_id=str(number),
-                frontend="frontend",
+                frontend=FRONTEND,
                 prompt_token_ids=request.prompt,
                 params=self._params(number, request),
                 ticket=ticket,
                 expected_tokens=expected,
+                resume=past,
             ),
             now,
         )
         self._pump(now)
+
+    def release(self, number: int, now: float) -> bool:
+        """End a request that goes on at another replica. Return whether it does: it may be over."""
+        said = self._device.forget(number, now)
+        if said is None:
+            return False
+        if said.times:
+            self._said.append(said)
+        self._core.move(Move(frontend=FRONTEND, request_ids=(str(number),)))
+        self._pump(now)
+        return True
 
     def step(self, now: float) -> None:
         """End the plan that is over at `now`, and begin the next."""
@@ -219,6 +247,8 @@ class PlannedReplica:
             serial = int(batch.serials[index])
             number = self._numbers[serial]
             cached = None if facts is None else facts.num_cached_tokens
-            self._progress.append(Progress(number, cached, None if finished is None else finished.reason))
+            if finished is None or finished.cause != "moved":
+                self._progress.append(Progress(number, cached, None if finished is None else finished.reason))
             if finished is not None:
-                del self._numbers[serial], self._outputs[number]
+                del self._numbers[serial]
+                self._outputs.pop(number, None)
