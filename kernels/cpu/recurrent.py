@@ -86,4 +86,9 @@ def _way_of(batch: StateBatch) -> _Way:
                 tokens += own[number]
                 places = nowhere if kept is None else kept[number]
                 runs.append([first, len(tokens), kept is not None, *places])
-    return _Way(*(np.array(one, np.int64) for one in (tokens, sequences, runs)))
+    width = len(runs[0]) if runs else 3
+    return _Way(
+        np.array(tokens, np.int64),
+        np.array(sequences, np.int64).reshape(-1, width),
+        np.array(runs, np.int64).reshape(-1, width),
+    )

@@ -15,7 +15,7 @@ from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_g
 
 from pageant.kernels.base import AttentionBatch, Kernels, StateRows
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.states import Page, StateMemory
+from pageant.kernels.states import Page, StateBatch, StateMemory
 from pageant.models.state_batch import make_state_batch
 
 BatchMaker = Callable[..., AttentionBatch]
@@ -250,3 +250,11 @@ def test_other_dtypes_are_left_to_the_reference() -> None:
     text = layer.text(9)
     torch.testing.assert_close(layer.step(kernels, [text], [(0, 9)])[0], text.read, atol=2e-6, rtol=2e-6)
     assert kernels.fallbacks["gated_delta_net"] == 1
+
+
+def test_a_step_without_tokens_reads_nothing(every_level: Kernels) -> None:
+    layer = Layer((2, 4, 16, 8, 4), torch.float32)
+    nothing, heads = torch.empty(0, layer.num_channels), torch.empty(0, 4)
+    found = every_level.gated_delta_net(nothing, layer.conv, heads, heads, layer.memory, StateBatch(()))
+    assert found.shape == (0, 4, 8)
+    assert all(layer.bytes_of(block).eq(MARK).all() for block in range(NUM_BLOCKS))
