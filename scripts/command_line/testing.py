@@ -75,22 +75,28 @@ def replay(
         Path | None,
         typer.Option(metavar="NEW", help="Instead, write the replay as a recording, to compare with later."),
     ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Instead, serve a page with a slider over the steps, on this host.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Of the page; 0 is any that is free.")] = 8010,
     json: Figures = None,
 ) -> None:
     """Ask of another topology what a recorded one was asked, and show how the two differ."""
     from pageant.scripts.commands import replay as command
 
-    if until is not None or against is not None or keep is not None:
+    if page or until is not None or against is not None or keep is not None:
         from pageant.scripts.commands import travel
 
-        if real or (until is not None) + (against is not None) + (keep is not None) > 1:
-            raise typer.BadParameter("--until, --against, --keep and --real exclude one another")
+        if real + page + (until is not None) + (against is not None) + (keep is not None) > 1:
+            raise typer.BadParameter("--until, --against, --keep, --page and --real exclude one another")
         find_classes_here()
         changes = command.with_classes(engine, policy, scheduler)
         changes.pop("model", None)
         of = None if replica is None else f"{replica}/" if replica else ""
         told: dict[str, Any] = {"speed": None if at_once else speed, "replica": of}
-        if until is not None:
+        if page:
+            travel.page(file, changes, port, **told)
+        elif until is not None:
             travel.until(file, changes, until, json=json, **told)
         elif against is not None:
             travel.against(file, changes, against, json=json, **told)

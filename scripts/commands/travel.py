@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +10,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pageant.actors.runtime.classes import load_object
+from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.replay.load import read_load
 from pageant.scripts.replay.run import play_stand_in
 from pageant.scripts.replay.travel import as_data, as_lines, parting, parting_lines, state_at
+from pageant.scripts.replay.viewer import serve
 from pageant.scripts.report import publish
 
 
@@ -36,6 +39,21 @@ def until(
             file, replica = _play(file, replica, changes, speed, Path(folder) / "replay"), None
         state = state_at(file, read_load(file, replica), step)
     publish({"recording": str(file), "state": as_data(state)}, as_lines(state), json)
+
+
+def page(
+    file: Path, changes: Mapping[str, Any], port: int, *, speed: float | None, replica: str | None
+) -> None:
+    """Serves a page with a slider over the steps of a recording; with changes, of its replay.
+
+    Raises:
+        PageantError: the file cannot be read, or the port cannot be had.
+    """
+    with TemporaryDirectory() as folder:
+        if changes:
+            file, replica = _play(file, replica, changes, speed, Path(folder) / file.name), None
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(file, read_load(file, replica), port))
 
 
 def against(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,6 +105,14 @@ class Board:
         self._courses = self.load.courses
         for number, submit in enumerate(self.load.submits):
             self._off.setdefault(_key_of_request(submit), []).append(number)
+
+    def copy(self) -> Board:
+        """Return a board that goes on by itself from here."""
+        running = {row: replace(one, blocks=[*one.blocks]) for row, one in self.running.items()}
+        copied = replace(self, running=running, ended={*self.ended})
+        copied._steps, copied._life = self._steps, self._life
+        copied._off = {key: [*numbers] for key, numbers in self._off.items()}
+        return copied
 
     def take(self, plan: StepPlan, at: float, scheduler: int) -> Decision:
         """Take the next plan.

@@ -39,6 +39,8 @@ class StepState:
     blocks: BlockUse
     blocks_of: dict[int | None, int]
     """Blocks in the table of each request that has a row."""
+    tables: dict[int | None, tuple[int, ...]]
+    """Those blocks, by their numbers."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def state_at(path: Path, load: Load, step: int) -> StepState:
     for decision, board in follow(path, load):
         last = decision.step
         if last == step:
-            return _state(decision, board)
+            return state_of(decision, board)
     raise BadRequest(f"{path} has {last} steps; expected --until between 1 and {last}, not {step}", "until")
 
 
@@ -74,7 +76,7 @@ def parting(first: tuple[Path, Load], second: tuple[Path, Load]) -> tuple[Partin
     same = 0
     for one, other in zip_longest(follow(*first), follow(*second)):
         if one is None or other is None or not one[0].same(other[0]):
-            states = [None if found is None else _state(*found) for found in (one, other)]
+            states = [None if found is None else state_of(*found) for found in (one, other)]
             return Parting(same + 1, *states), same
         same += 1
     return None, same
@@ -94,7 +96,8 @@ def _refuse_other_requests(first: Load, second: Load) -> None:
             )
 
 
-def _state(decision: Decision, board: Board) -> StepState:
+def state_of(decision: Decision, board: Board) -> StepState:
+    """Return the state at the step of a decision, of a board that has taken it."""
     courses, submits = board.load.courses, board.load.submits
     queue = tuple(
         WaitingRequest(
@@ -107,7 +110,8 @@ def _state(decision: Decision, board: Board) -> StepState:
     )
     began = courses[0].submitted_at
     blocks_of = {one.request: len(one.blocks) for one in board.running.values()}
-    return StepState(decision, round(decision.at - began, 6), queue, board.block_use(), blocks_of)
+    tables = {one.request: tuple(one.blocks) for one in board.running.values()}
+    return StepState(decision, round(decision.at - began, 6), queue, board.block_use(), blocks_of, tables)
 
 
 def as_lines(state: StepState) -> list[str]:
@@ -163,6 +167,7 @@ def as_data(state: StepState | None) -> dict[str, Any] | None:
         "queue": [asdict(one) for one in state.queue],
         "blocks": asdict(state.blocks) | {"free": state.blocks.free},
         "blocks_of": {_name(request): count for request, count in state.blocks_of.items()},
+        "tables": {_name(request): blocks for request, blocks in state.tables.items()},
     }
 
 
