@@ -28,6 +28,7 @@ BENCHMARKS = {
         "latency",
         "mtp",
         "overhead",
+        "page",
         "placement",
         "prefix",
         "recurrent",

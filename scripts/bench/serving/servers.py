@@ -12,6 +12,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -63,16 +64,22 @@ class ServerProcess:
 
     One replica has no prefix cache, since no prompts of its load are alike; several have one.
 
+    Args:
+        more: further words of its command.
+
     Raises:
         EngineFailed: it ended while it started, or was not ready in time.
     """
 
-    def __init__(self, name: str, model: Path, home: Path, replicas: int = 1) -> None:
+    def __init__(
+        self, name: str, model: Path, home: Path, replicas: int = 1, more: Sequence[str] = ()
+    ) -> None:
         self.name = name
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self._command, self._environment = SERVERS[name](model, port, home, replicas)
+        command, self._environment = SERVERS[name](model, port, home, replicas)
+        self._command = [*command, *more]
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed at the end)
 
     def __enter__(self) -> ServerProcess:
