@@ -61,6 +61,13 @@ class Limits:
     images: ImageInputs | None = None
     audio: AudioInputs | None = None
 
+    @property
+    def modalities(self) -> list[str]:
+        """Return what prompts may hold: text, image or audio."""
+        if self.audio is not None:
+            return ["audio"]
+        return ["text"] if self.images is None else ["text", "image"]
+
 
 class RequestSettings(TypedDict, total=False):
     """Settings of one request, besides its prompt and its parameters.

@@ -21,6 +21,7 @@ from pageant.actors.http import (
     listening,
     operating,
     replicas,
+    swapping,
     watching,
 )
 from pageant.actors.http.anthropic import messages
@@ -114,7 +115,7 @@ class HttpServer(Frontend):
                 `parsers.formats.TOOL_FORMATS` or a plugin, or vLLM's name of it; or these by the models' names.
             reasoning_parser: likewise, how they mark what they think: auto, none, or one of `REASONING_MARKS` there.
             page: serve the web page at `/`.
-            demo: let operators kill actors' processes from the web page, as `admin_routes` does.
+            demo: let operators kill actors and swap policies from the web page, as `admin_routes` does.
             admin_routes: serve the routes for operators, such as `/pause`.
             runtime_adapters: let callers load and unload adapters. Where there are keys, an adapter is there for the
                 key that loaded it, and for operators.
@@ -265,7 +266,7 @@ class HttpServer(Frontend):
         killers = operating.Operators(
             self.service, self._ask_lifecycle, enabled=options.admin_routes or options.demo
         )
-        routes += killing.routes(killers, self._directory, self._observe)
+        routes += killing.routes(killers, self._directory, self._observe) + swapping.routes(killers, self.ask)
         routes += adapters.routes(self.service, self._ask_lifecycle, enabled=options.runtime_adapters)
         app = make_app(
             routes,

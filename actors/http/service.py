@@ -197,10 +197,9 @@ class Service:
             root=served.name,
             parent=served.parent,
             weight_version=self.weights_of(served.replica),
+            input_modalities=served.limits.modalities,
             loaded=served.replica not in self._unloaded,
         )
-
-    # Requests in.
 
     @staticmethod
     def part_of(traceparent: str | None) -> None:

@@ -39,6 +39,7 @@ class Model(msgspec.Struct, kw_only=True):
     Attributes:
         root: its name too: paths are nobody's business.
         weight_version: what the weights are called that requests are computed with.
+        input_modalities: what prompts may hold: text, image or audio.
         loaded: whether requests are computed at once; a model that sleeps is loaded or woken first.
     """
 
@@ -48,6 +49,7 @@ class Model(msgspec.Struct, kw_only=True):
     root: str
     parent: str | None = None
     weight_version: str = ""
+    input_modalities: list[str] = msgspec.field(default_factory=lambda: ["text"])
     loaded: bool = True
     object: Literal["model"] = "model"
     owned_by: str = "pageant"

@@ -32,6 +32,8 @@ ROUTES = [
     ("POST", "/replicas/remove"),
     ("GET", "/actors/killable"),
     ("POST", "/actors/kill"),
+    ("GET", "/schedulers"),
+    ("POST", "/schedulers/policy"),
 ]
 NAME = "operated"
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": "Explain lambda"}], "temperature": 0}
@@ -72,7 +74,8 @@ def test_they_are_for_operators_where_there_are_several_keys(start):
         # There is no body, and the model has no replicas.
         done = (
             400
-            if path.startswith(("/update_weights", "/replicas", "/actors/kill")) and "killable" not in path
+            if path.startswith(("/update_weights", "/replicas", "/actors/kill", "/schedulers/policy"))
+            and "killable" not in path
             else 200
         )
         assert found == [403, 403, done, 401], path

@@ -24,7 +24,9 @@ export class Answer {
     const [choice] = chunk.choices ?? [];
     if (chunk.usage) this.usage = chunk.usage;
     if (!choice) return;
-    const { content = "", reasoning, reasoning_content } = choice.delta;
+    const { reasoning, reasoning_content, tool_calls = [] } = choice.delta;
+    const content = choice.delta.content ?? "";
+    for (const call of tool_calls) this.call(call);
     const thought = reasoning ?? reasoning_content;
     if (thought) this.think(thought);
     if (content && this.first === undefined) this.first = performance.now();
@@ -39,6 +41,20 @@ export class Answer {
       this.body.before(el("details", { open: true }, el("summary", {}, "Reasoning"), this.thought));
     }
     this.thought.append(text);
+  }
+
+  /** Show a part of a call of a tool. */
+  call({ index, function: { name = "", arguments: text = "" } = {} }) {
+    this.calls ??= new Map();
+    let box = this.calls.get(index);
+    if (!box) {
+      box = el("div", { class: "call" });
+      this.calls.set(index, box);
+      this.foot.before(box);
+    }
+    box.dataset.name = (box.dataset.name ?? "") + (name ?? "");
+    box.dataset.arguments = (box.dataset.arguments ?? "") + (text ?? "");
+    say(box, `${box.dataset.name}(${box.dataset.arguments})`);
   }
 
   append(content, tokens) {

@@ -130,7 +130,7 @@ class Card {
       el("div", { class: "name" }, this.title, this.restarts),
       this.spoken, this.mailbox,
       el("div", { class: "meter", "aria-hidden": "true" }, this.busy),
-      el("div", { class: "node" }, this.place, this.rate), this.button);
+      el("div", { class: "node" }, this.place, this.rate), ...[this.button, plug.policyChoice(name)].filter(Boolean));
   }
 
   draw(actor) {

@@ -20,6 +20,8 @@ export class Chat {
     $("clear").addEventListener("click", () => this.clear());
     $("copy-curl").addEventListener("click", (event) => this.copy(event.target, asCurl));
     $("copy-python").addEventListener("click", (event) => this.copy(event.target, asPython));
+    $("tools").addEventListener("input", () => $("tools").setCustomValidity(""));
+    $("models").addEventListener("change", () => this.offerImages());
     this.empty = $("turns").firstElementChild;
   }
 
@@ -27,7 +29,42 @@ export class Chat {
     const { data } = await getJson("v1/models");
     $("models").append(...data.map(({ id }, i) =>
       el("label", {}, el("input", { type: "checkbox", name: "model", value: id, checked: i === 0 }), ` ${id}`)));
+    this.seeing = new Set(data.filter((model) => model.input_modalities?.includes("image")).map(({ id }) => id));
+    this.offerImages();
     return data.map(({ id }) => id);
+  }
+
+  /** Offer images where all models that are chosen take them. */
+  offerImages() {
+    $("attach").hidden = !this.models.length || !this.models.every((model) => this.seeing.has(model));
+  }
+
+  /** Return the chosen images as data URLs. */
+  async images() {
+    const files = $("attach").hidden ? [] : [...$("images").files];
+    return Promise.all(files.map((file) => new Promise((read, failed) => {
+      const reader = new FileReader();
+      reader.onload = () => read(reader.result);
+      reader.onerror = () => failed(reader.error);
+      reader.readAsDataURL(file);
+    })));
+  }
+
+  /** Return the tools that are given, null for none; undefined, and say so, if they are no JSON array. */
+  tools() {
+    const text = $("tools").value.trim();
+    if (!text) return null;
+    let found;
+    try {
+      found = JSON.parse(text);
+      if (Array.isArray(found)) return found;
+      $("tools").setCustomValidity("expected a JSON array of tools");
+    } catch (error) {
+      $("tools").setCustomValidity(`no JSON: ${error.message}`);
+    }
+    $("parameters").open = true;
+    $("tools").reportValidity();
+    return undefined;
   }
 
   get models() {
@@ -35,16 +72,18 @@ export class Chat {
   }
 
   /** Return the request to a model: the conversation so far as that model has it, and the parameters that are set. */
-  request(model, question) {
+  request(model, question, images = []) {
     const messages = [];
     if ($("system").value.trim()) messages.push({ role: "system", content: $("system").value });
     for (const turn of this.turns) {
       if (!turn.answers[model]) continue;
-      messages.push({ role: "user", content: turn.question }, { role: "assistant", content: turn.answers[model] });
+      messages.push({ role: "user", content: contentOf(turn.question, turn.images) }, { role: "assistant", content: turn.answers[model] });
     }
-    if (question) messages.push({ role: "user", content: question });
+    if (question) messages.push({ role: "user", content: contentOf(question, images) });
     const body = { model, messages, stream: true, stream_options: { include_usage: true } };
     for (const name of NUMBERS) if ($(name).value !== "") body[name] = Number($(name).value);
+    const tools = this.tools();
+    if (tools) body.tools = tools;
     if ($("ignore_eos").checked) body.ignore_eos = true;
     if ($("logprobs").checked) Object.assign(body, { logprobs: true, top_logprobs: TOP_LOGPROBS });
     return body;
@@ -58,12 +97,14 @@ export class Chat {
       $("models").querySelector("input")?.focus();
       return;
     }
-    $("prompt").value = "";
+    if (this.tools() === undefined) return;
+    const images = await this.images();
+    $("prompt").value = $("images").value = "";
     this.empty.remove();
     const answers = models.map((model) => new Answer(model));
-    $("turns").append(el("div", { class: "question" }, question), el("div", { class: "answers" }, ...answers.map((one) => one.box)));
-    const requests = models.map((model) => this.request(model, question));
-    const turn = { question, answers: {} };
+    $("turns").append(el("div", { class: "question" }, ...images.map((src, i) => el("img", { src, alt: `Image ${i + 1}` })), question), el("div", { class: "answers" }, ...answers.map((one) => one.box)));
+    const requests = models.map((model) => this.request(model, question, images));
+    const turn = { question, images, answers: {} };
     this.busy(this.running = new AbortController());
     await Promise.all(answers.map(async (answer, i) => {
       await stream(requests[i], answer, this.running.signal);
@@ -99,6 +140,12 @@ export class Chat {
     }
     setTimeout(() => say(button, label), 1500);
   }
+}
+
+/** Return a message's content: text, with images before it where there are any. */
+function contentOf(text, images = []) {
+  if (!images.length) return text;
+  return [...images.map((url) => ({ type: "image_url", image_url: { url } })), { type: "text", text }];
 }
 
 /** Copy to the clipboard; where the page is not on a secure origin, by a selection. */

@@ -18,6 +18,7 @@ function literal(value, depth = 1) {
   const pad = "    ".repeat(depth);
   if (Array.isArray(value)) return `[\n${value.map((one) => `${pad}    ${literal(one, depth + 1)},\n`).join("")}${pad}]`;
   if (value && typeof value === "object") return `{${Object.entries(value).map(([name, one]) => `"${name}": ${literal(one, depth)}`).join(", ")}}`;
+  if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   return JSON.stringify(value);
 }
