@@ -1,6 +1,6 @@
 """`pageant bench mtp`: how many tokens a verification brings where a checkpoint's own layer drafts.
 
-A model of GLM-4.5's kind learns the demo model's text together with such a layer, from random weights. Then it answers
+A model of GLM-4.5's kind learns Python's help texts together with such a layer, from random weights. Then it answers
 questions, greedily, with so many drafts in a step, and every answer is compared with the one without drafts.
 """
 
@@ -10,8 +10,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
+from pydoc_data.topics import topics
+from random import Random
 from typing import Annotated, Any
 
 import torch
@@ -23,13 +24,11 @@ from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
 from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
 from pageant.scripts.bench.mtp_model import MTPModel, train
-from pageant.scripts.demo_model.batches import conversation_rows, document_rows
 from pageant.scripts.engine_options import DEMO_MODEL
 from pageant.scripts.report import Json, publish
 from pageant.scripts.samples.questions import QUESTIONS
 
-WIDTH, LAYERS, BATCH_ROWS = 128, 2, 4
-PLAIN_ROWS = 1  # of a batch, plain documentation
+WIDTH, LAYERS, BATCH_ROWS, ROW_TOKENS = 128, 2, 4, 256
 LEARNING_RATE = 3e-3
 SEED = 21
 
@@ -76,11 +75,12 @@ def small_model(tokenizer: Tokenizer) -> MTPModel:
 
 
 def _batches(tokenizer: Tokenizer) -> Iterator[Tensor]:
-    """Yield int64 [BATCH_ROWS, tokens] without end."""
-    plain, chats = document_rows(tokenizer), conversation_rows(tokenizer)
+    """Yield int64 [BATCH_ROWS, ROW_TOKENS] without end."""
+    token_ids = tokenizer.encode("\n".join(topics.values())).ids
+    chance = Random(SEED)
     while True:
-        rows = [*islice(plain, PLAIN_ROWS), *islice(chats, BATCH_ROWS - PLAIN_ROWS)]
-        yield torch.tensor([token_ids for token_ids, _ in rows])
+        starts = [chance.randrange(len(token_ids) - ROW_TOKENS) for _ in range(BATCH_ROWS)]
+        yield torch.tensor([token_ids[start : start + ROW_TOKENS] for start in starts])
 
 
 def _trained(folder: Path, steps: int) -> dict[str, Any]:
