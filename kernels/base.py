@@ -34,6 +34,7 @@ from pageant.kernels.batches import (
 )
 from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
+from pageant.kernels.sampling_functions import SamplingKernels
 from pageant.kernels.states import StateBatch, StateMemory
 from pageant.kernels.tiled import LinearWeight
 
@@ -58,7 +59,7 @@ __all__ = [
 
 
 @runtime_checkable
-class Kernels(Protocol):
+class Kernels(SamplingKernels, Protocol):
     """The functions of every backend. All tensors are on one device; nothing is mutated unless the method says
     so.
 
@@ -381,29 +382,5 @@ class Kernels(Protocol):
         """Quantise a matrix [M, N] of any dtype and layout. Mutates `into`, which has its shape.
 
         Backends agree up to which of two scales is the better where errors are as good as equal.
-        """
-        ...
-
-    def mask_logits(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
-        """Mutate rows (int64 [n]) of logits (float32 [R, V]): tokens that may not be drawn become -inf.
-
-        Token t of row rows[i] may be drawn if bit t % 32 of bits[i, t // 32] is 1: int32 [n, V / 32 rounded up].
-        """
-        ...
-
-    def sample(self, logits: Tensor, params: SamplingTensors, masks: TokenMasks | None = None) -> Tensor:
-        """Draw a token for each row of logits (float32 [R, V]); returns int64 [R].
-
-        With masks it is as after `mask_logits`, and the logits of their rows may have been overwritten so.
-
-        A greedy row takes the largest logit, the lowest id on a tie. The others draw by Gumbel-max
-        (see `pageant.kernels.sampling`): a row's token depends on its own logits and parameters alone.
-        """
-        ...
-
-    def top_logprobs(self, logits: Tensor, tokens: Tensor, k: int) -> TokenLogprobs:
-        """Return the log-softmax of logits (float32 [R, V]) at tokens (int64 [R]) and at the k largest.
-
-        k is from 0 to V.
         """
         ...

@@ -8,7 +8,7 @@ import re
 import torch
 from transformers import PreTrainedModel
 
-from pageant.scripts.bench.mtp_model import MTPModel
+from pageant.scripts.samples.mtp_model import MTPModel
 
 __all__ = ["drafting_well", "random_mtp"]
 

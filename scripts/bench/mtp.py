@@ -23,9 +23,9 @@ from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
 
 from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.bench.mtp_model import MTPModel, train
 from pageant.scripts.engine_options import DEMO_MODEL
 from pageant.scripts.report import Json, publish
+from pageant.scripts.samples.mtp_model import MTPModel, train
 from pageant.scripts.samples.questions import QUESTIONS
 
 WIDTH, LAYERS, BATCH_ROWS, ROW_TOKENS = 128, 2, 4, 256

@@ -67,8 +67,15 @@ def bench(
         engines: dict[str, Any] = {"pageant": None}
         if beside:
             engines["transformers"] = _Transformers(path, threads)
-        settings = {"max_model_len": prompt + own + output, "kv_cache_memory": memory, "threads": threads}
-        with LLM(path, progress=False, block_size=BLOCK_SIZE, **settings) as llm:
+        length = prompt + own + output
+        with LLM(
+            path,
+            progress=False,
+            block_size=BLOCK_SIZE,
+            max_model_len=length,
+            kv_cache_memory=memory,
+            threads=threads,
+        ) as llm:
             engines["pageant"] = _Pageant(llm)
             for engine in engines.values():
                 engine.seconds(random_ids(chance, min(prompt, 300)), 4)

@@ -19,8 +19,8 @@ from pageant import SamplingParams
 from pageant.actors.blocks.costs import MoveCosts
 from pageant.protocol.errors import PageantError
 from pageant.protocol.structured_outputs import StructuredOutputsParams
-from pageant.scripts.bench.mtp_model import MTPModel, train
 from pageant.scripts.engine_options import DEMO_MODEL
+from pageant.scripts.samples.mtp_model import MTPModel, train
 from tests.integration.test_kv_8_bits import (
     ALONE,
     CROWDED,

@@ -18,7 +18,7 @@ from pageant.models.checkpoint import Checkpoint
 from pageant.models.errors import CheckpointError
 from pageant.models.heads.mtp import MTPLayer, load_mtp_layer
 from pageant.models.loading import load_decoder
-from pageant.scripts.bench.mtp_model import MTPModel
+from pageant.scripts.samples.mtp_model import MTPModel
 from tests.mtp_models import random_mtp
 
 FAMILIES = (
