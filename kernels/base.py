@@ -32,9 +32,9 @@ from pageant.kernels.batches import (
     TokenLogprobs,
     TokenMasks,
 )
+from pageant.kernels.logit_functions import LogitKernels
 from pageant.kernels.low_rank import Addition
 from pageant.kernels.quantized import QuantizedWeight, Weight
-from pageant.kernels.sampling_functions import SamplingKernels
 from pageant.kernels.states import StateBatch, StateMemory
 from pageant.kernels.tiled import LinearWeight
 
@@ -59,7 +59,7 @@ __all__ = [
 
 
 @runtime_checkable
-class Kernels(SamplingKernels, Protocol):
+class Kernels(LogitKernels, Protocol):
     """The functions of every backend. All tensors are on one device; nothing is mutated unless the method says
     so.
 

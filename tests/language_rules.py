@@ -93,7 +93,7 @@ class Classes:
     def referred(self, docstring: str) -> str:
         """Return the docstrings of the methods that a docstring names, as in "See `Kernels.sample`"."""
         names = re.findall(r"`(?:[\w.]+\.)?([A-Z]\w*)\.(\w+)`", docstring)
-        return " ".join(self.methods.get(name, "") for name in names)
+        return " ".join(self.methods.get(name) or self.inherited(*name) for name in names)
 
 
 def _last_name(node: ast.expr) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pageant.kernels.base import Kernels
-from pageant.kernels.sampling_functions import SamplingKernels
+from pageant.kernels.logit_functions import LogitKernels
 
 # Gathers, what is done while loading, and what is seldom done: torch is as good. And what is put together from others.
 SHARED = {
@@ -25,7 +25,7 @@ SHARED = {
 
 def test_every_kernel_is_this_backends_own(triton_kernels: Kernels, reference: Kernels) -> None:
     assert isinstance(triton_kernels, Kernels)
-    offered = {name for name in vars(Kernels) | vars(SamplingKernels) if not name.startswith("_")} - SHARED
+    offered = {name for name in vars(Kernels) | vars(LogitKernels) if not name.startswith("_")} - SHARED
     assert {
         name
         for name in offered

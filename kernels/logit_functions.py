@@ -13,7 +13,7 @@ from pageant.kernels.batches import SamplingTensors, TokenLogprobs, TokenMasks
 
 
 @runtime_checkable
-class SamplingKernels(Protocol):
+class LogitKernels(Protocol):
     """The functions of every backend on logits. `pageant.kernels.base.Kernels` has them among its own."""
 
     def mask_logits(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
