@@ -9,6 +9,7 @@ from torch.nn.functional import silu, softplus
 from pageant.kernels.base import Kernels
 from pageant.kernels.states import StateBatch
 from pageant.models.decoder import Wanted
+from pageant.models.mlp import sigmoid_alike
 from pageant.models.projection import Projection
 from pageant.models.recurrent_states import LayerState
 from pageant.models.spec import DeltaNetSpec, NormSpec
@@ -65,8 +66,9 @@ class DeltaNet:
         else:
             channels, gate = qkvz.split_with_sizes([spec.num_channels, spec.values_size], dim=1)
             b, a = ba.chunk(2, dim=1)
-        decay = -self._decay.exp() * softplus(a.float() + self._time_bias)
-        return channels, gate.reshape(count, -1, spec.value_dim), b.sigmoid().float(), decay
+        # In float64: see `sigmoid_alike`.
+        decay = -self._decay.exp() * softplus((a.float() + self._time_bias).double()).float()
+        return channels, gate.reshape(count, -1, spec.value_dim), sigmoid_alike(b).float(), decay
 
 
 def _with_kept(batch: StateBatch, state: LayerState, *columns: Tensor) -> tuple[Tensor, ...]:

@@ -93,7 +93,7 @@ class MixtureOfExperts:
         if self._shared is not None:
             shared = self._shared(x)
             output += (
-                shared if self._switch is None else torch.sigmoid(kernels.linear(x, self._switch)) * shared
+                shared if self._switch is None else sigmoid_alike(kernels.linear(x, self._switch)) * shared
             )
         return output
 
@@ -149,6 +149,15 @@ class MixtureOfExperts:
         )
         everyone = joint.sum([made.float()], x.dtype)
         return self._kernels.weigh_experts(everyone.view(tokens, top_k, x.shape[1]), weights)
+
+
+def sigmoid_alike(x: Tensor) -> Tensor:
+    """Return the sigmoids of x, of its shape [...] and dtype, whose bits do not depend on where a number stands.
+
+    torch computes the last few of many numbers by other instructions than the rest, and their float32 may differ in the
+    last bit. In float64, rounded once, they are the same.
+    """
+    return torch.sigmoid(x.double()).to(x.dtype)
 
 
 def _segments_of_experts(weights: Weights, joint: Joint | None) -> list[tuple[tuple[Any, Any], ExpertBiases]]:

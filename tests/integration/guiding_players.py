@@ -9,7 +9,7 @@ from pageant.actors.grammar.actor import Grammar
 
 RIGHT: list[list[int]] = []  # sequences that are to be drafted
 
-LATE_SECONDS = 0.06  # more than a step waits
+LATE_SECONDS = 0.25  # more than a step waits, on a slow machine too
 
 
 class LateGrammar(Grammar):

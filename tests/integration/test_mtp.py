@@ -77,7 +77,7 @@ def test_greedy_tokens_are_those_of_transformers(drafting: Callable[[str], Any],
 
 
 @pytest.mark.parametrize(
-    ("family", "num_blocks", "num_requests"), [("glm4_moe", 84, 24), ("qwen3_next", 100, 48)]
+    ("family", "num_blocks", "num_requests"), [("glm4_moe", 84, 24), ("qwen3_next", 84, 48)]
 )
 def test_chunks_hits_preemptions_and_tiers_change_no_token(
     drafting: Callable[[str], Any],

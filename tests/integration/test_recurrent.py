@@ -52,7 +52,7 @@ def test_chunks_hits_preemptions_and_tiers_of_states(
     monkeypatch.setattr(MoveCosts, "move_pays", lambda self, tokens, *ways: True)
     prompts, params = crowd(saved.vocab_size)
     tiers = {"host_memory": "192KiB", "disk_space": "4MiB", "disk_path": str(tmp_path)}
-    with pageant.LLM(saved.path, **SETTINGS, **CROWDED, **tiers, num_blocks=140) as llm:
+    with pageant.LLM(saved.path, **SETTINGS, **CROWDED, **tiers, num_blocks=110) as llm:
         outputs = llm.generate(prompts, params)
         counters, pool = llm.scheduler_statistics().counters, llm.pool_statistics()
     assert tokens_of(outputs) == alone

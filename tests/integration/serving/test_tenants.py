@@ -73,6 +73,8 @@ OPERATORS = {
     "/replicas/remove": {"post"},
     "/actors/killable": {"get"},
     "/actors/kill": {"post"},
+    "/schedulers": {"get"},
+    "/schedulers/policy": {"post"},
 }
 """Routes that refuse a tenant (test_operators.py)."""
 
