@@ -1,4 +1,4 @@
-"""What a store holds, once nothing in it is being written or read."""
+"""Statistics of an engine's store."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import pageant
 from pageant.protocol.storing import GetStoreStatistics, StoreStatistics
 
 
+async def store_of(engine: pageant.Engine) -> StoreStatistics:
+    return await engine.ask("store", GetStoreStatistics())
+
+
 async def store_at_rest(engine: pageant.Engine) -> StoreStatistics:
     """Ask the store until nothing is reserved or pinned: a request may end before its blocks are saved."""
     async with asyncio.timeout(30):
         while True:
-            found = await engine.ask("store", GetStoreStatistics())
+            found = await store_of(engine)
             if not (found.reserved or found.pinned):
                 return found

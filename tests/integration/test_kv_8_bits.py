@@ -19,6 +19,7 @@ from pageant.scripts.engine_options import DEMO_MODEL
 
 BLOCK_SIZE = 4
 NUM_REQUESTS = 48
+NUM_GROWING = 6
 LAYER_BYTES = (
     2 * 2 * BLOCK_SIZE * (16 + 4)
 )  # of a block: keys and values, of two heads of 16 codes and a scale
@@ -52,6 +53,18 @@ def crowd(vocab_size: int) -> tuple[list[list[int]], list[SamplingParams]]:
         sampling = {"temperature": 0.0} if index % 2 else {"temperature": 1.0, "seed": index, "top_p": 0.9}
         params.append(SamplingParams(**sampling, max_tokens=chance.randint(8, 40), ignore_eos=True))
     return prompts, params
+
+
+def behind_growing(
+    prompts: list[list[int]], params: list[SamplingParams]
+) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Return requests behind some with short prompts, which begin together and outgrow any small memory together.
+
+    Whether others are preempted depends on how fast steps are.
+    """
+    greedy = SamplingParams(temperature=0, max_tokens=120, ignore_eos=True)
+    growing = [[10 + number, 50] for number in range(NUM_GROWING)]
+    return growing + prompts, [greedy] * NUM_GROWING + params
 
 
 def tokens_of(outputs: list[pageant.RequestOutput]) -> list[list[int]]:

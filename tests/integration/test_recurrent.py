@@ -13,16 +13,17 @@ import pageant
 from pageant import SamplingParams
 from pageant.actors.blocks.costs import MoveCosts
 from pageant.protocol.errors import PageantError
+from tests.integration.stores import store_of
 from tests.integration.test_kv_8_bits import (
     ALONE,
     CROWDED,
     SETTINGS,
     a_death_and_a_swap_change_no_token,
+    behind_growing,
     crowd,
     tokens_of,
 )
 from tests.integration.test_store import saved as blocks_are_saved
-from tests.integration.test_store import store_of
 from tests.random_adapters import save_adapter
 
 
@@ -33,7 +34,7 @@ def saved(make_checkpoint: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def alone(saved: Any) -> list[list[int]]:
-    prompts, params = crowd(saved.vocab_size)
+    prompts, params = behind_growing(*crowd(saved.vocab_size))
     with pageant.LLM(saved.path, **SETTINGS, **ALONE) as llm:
         return tokens_of(llm.generate(prompts, params))
 
@@ -50,9 +51,9 @@ def test_chunks_hits_preemptions_and_tiers_of_states(
     saved: Any, alone: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MoveCosts, "move_pays", lambda self, tokens, *ways: True)
-    prompts, params = crowd(saved.vocab_size)
+    prompts, params = behind_growing(*crowd(saved.vocab_size))
     tiers = {"host_memory": "192KiB", "disk_space": "4MiB", "disk_path": str(tmp_path)}
-    with pageant.LLM(saved.path, **SETTINGS, **CROWDED, **tiers, num_blocks=110) as llm:
+    with pageant.LLM(saved.path, **SETTINGS, **CROWDED, **tiers, num_blocks=140) as llm:
         outputs = llm.generate(prompts, params)
         counters, pool = llm.scheduler_statistics().counters, llm.pool_statistics()
     assert tokens_of(outputs) == alone

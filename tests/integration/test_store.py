@@ -14,8 +14,7 @@ import pytest
 import pageant
 from pageant import SamplingParams
 from pageant.protocol.errors import PageantError, PeerGone, TopologyError
-from pageant.protocol.storing import GetStoreStatistics, StoreStatistics
-from tests.integration.stores import store_at_rest
+from tests.integration.stores import store_at_rest, store_of
 
 SETTINGS = {"dtype": "float32", "threads": 1, "num_blocks": 96, "max_num_seqs": 16, "seed": 5}
 STORE = {"store_memory": "8MiB"}
@@ -34,10 +33,6 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
         while True:
             if await holds():
                 return
-
-
-async def store_of(engine: pageant.Engine) -> StoreStatistics:
-    return await engine.ask("store", GetStoreStatistics())
 
 
 async def saved(engine: pageant.Engine, blocks: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -89,12 +90,17 @@ def test_greedy_tokens_are_those_of_generate(any_model: Any, pages: Any) -> None
 
 
 def test_bfloat16_is_as_near_to_float32_as_transformers_is(any_model: Any, pages: Any) -> None:
-    exact = expected_logits(any_model, PROMPT)
-    theirs = expected_logits(any_model, PROMPT, torch.bfloat16)
-    run = pages(any_model.load("bfloat16"))
-    ours = torch.cat([run.step({"a": chunk})["a"] for chunk in (PROMPT[:31], PROMPT[31:32], PROMPT[32:])])
-    their_error, our_error = (theirs - exact).square().mean().sqrt(), (ours - exact).square().mean().sqrt()
-    assert our_error <= 1.3 * their_error  # how theirs is rounded depends on the processor
+    """Over several prompts: where rounding chooses another expert for a token, that token's error is the largest."""
+    decoder, ours, theirs = any_model.load("bfloat16"), [], []
+    for seed in range(6):
+        prompt = random.Random(seed).choices(PROMPT, k=len(PROMPT)) if seed else PROMPT
+        exact = expected_logits(any_model, prompt)
+        run = pages(decoder)
+        chunks = (prompt[:31], prompt[31:32], prompt[32:])
+        ours.append(torch.cat([run.step({"a": chunk})["a"] for chunk in chunks]) - exact)
+        theirs.append(expected_logits(any_model, prompt, torch.bfloat16) - exact)
+    our_error, their_error = (torch.cat(errors).square().mean().sqrt() for errors in (ours, theirs))
+    assert our_error <= 1.2 * their_error
 
 
 @pytest.mark.parametrize(
