@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from pageant.actors.encoder.cache import ImageCache
 from pageant.actors.encoder.core import ImageEncoder, Pixels, digest_of
+from pageant.actors.encoder.decoding import decoded
 from pageant.actors.encoder.hearing import AudioEncoder, Hearing
 from pageant.actors.runtime import Actor, ActorOptions, receives
-from pageant.actors.runtime.isolation import IsolatedDeath, IsolatedLimits, Isolation
+from pageant.actors.runtime.isolation import IsolatedLimits, Isolation
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.models.audio.families import read_audio
 from pageant.models.audio.processing import AudioRefused
@@ -213,12 +214,7 @@ class Encoder(Actor):
     def _decode(self, data: bytes) -> Pixels:
         """Return the pixels of an encoded image, uint8 [height, width, 3]. Blocks."""
         assert self._isolation is not None, "the actor is up"
-        try:
-            return pixels_of(self._isolation.call(data))
-        except IsolatedDeath as error:
-            raise ImageRefused(f"the image cannot be decoded: {error}") from None
-        except OSError as error:  # which is no fault of the image
-            raise ImageRefused(f"the image cannot be decoded now: {error}") from None
+        return decoded(self._isolation, data, pixels_of, ImageRefused, "image")
 
     @receives
     def statistics(self, request: GetEncoderStatistics) -> EncoderStatistics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,10 @@ from pageant.protocol.encoding import EncodedImage
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ImageEncoder", "digest_of", "torch_ready"]
+__all__ = ["ImageEncoder", "digest_of", "required", "torch_ready"]
 
 Pixels = npt.NDArray[np.uint8]
+Spec = TypeVar("Spec")
 
 
 def digest_of(pixels: Pixels) -> bytes:
@@ -45,6 +46,23 @@ def torch_ready(checkpoint: Checkpoint, dtype: str, device: str, threads: int | 
     return found
 
 
+def required(spec: Spec | None, folder: Path, what: str) -> Spec:
+    """Return the description of a tower.
+
+    Args:
+        folder: the checkpoint's.
+        what: the tower takes, such as "images".
+
+    Raises:
+        CheckpointError: there is none, since the model has no such tower.
+    """
+    if spec is None:
+        raise CheckpointError(
+            folder, f"a model that takes no {what}", "one that does", "Leave the encoder out."
+        )
+    return spec
+
+
 class ImageEncoder:
     """A model's vision tower, and the tokens of its images.
 
@@ -59,15 +77,12 @@ class ImageEncoder:
 
     def __init__(self, folder: Path, dtype: str, device: str, threads: int | None) -> None:
         checkpoint = Checkpoint(folder)
-        spec = read_vision(checkpoint)
-        if spec is None:
-            raise CheckpointError(
-                folder, "a model that takes no images", "one that does", "Leave the encoder out."
-            )
-        self.spec: VisionSpec = spec
+        self.spec: VisionSpec = required(read_vision(checkpoint), folder, "images")
         from pageant.models.vision.towers import VisionTower
 
-        self._tower = VisionTower(checkpoint, spec, torch_ready(checkpoint, dtype, device, threads), device)
+        self._tower = VisionTower(
+            checkpoint, self.spec, torch_ready(checkpoint, dtype, device, threads), device
+        )
 
     def encode(self, pixels: Pixels, digest: bytes) -> EncodedImage:
         """Return an image as a prompt has it: pixels [height, width, 3], and their digest."""

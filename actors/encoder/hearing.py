@@ -5,25 +5,21 @@ from __future__ import annotations
 import asyncio
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.encoder.cache import ByteBudget
-from pageant.actors.encoder.core import torch_ready
+from pageant.actors.encoder.core import required, torch_ready
+from pageant.actors.encoder.decoding import decoded
 from pageant.actors.runtime import Actor
-from pageant.actors.runtime.isolation import IsolatedDeath, IsolatedLimits, Isolation
+from pageant.actors.runtime.isolation import IsolatedLimits, Isolation
 from pageant.models.audio.families import RATE, read_audio
 from pageant.models.audio.isolated import OPENER, samples_of
 from pageant.models.audio.processing import SECONDS_MAX, AudioRefused
 from pageant.models.checkpoint import Checkpoint
-from pageant.models.errors import CheckpointError
 from pageant.protocol.embedding import NAME_BYTES
 from pageant.protocol.hearing import AudioInputs, AudioMeasured, AudioPart, EncodedAudio
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["AudioEncoder", "Hearing"]
 
@@ -46,12 +42,7 @@ class AudioEncoder:
 
     def __init__(self, folder: Path, dtype: str, device: str, threads: int | None) -> None:
         checkpoint = Checkpoint(folder)
-        inputs = read_audio(checkpoint)
-        if inputs is None:
-            raise CheckpointError(
-                folder, "a model that takes no sounds", "one that does", "Leave the encoder out."
-            )
-        self.inputs: AudioInputs = inputs
+        self.inputs: AudioInputs = required(read_audio(checkpoint), folder, "sounds")
         from pageant.models.audio.towers import SpeechTower
 
         computed = torch_ready(checkpoint, dtype, device, threads)
@@ -153,12 +144,7 @@ class Hearing:
 
     def _decode(self, data: bytes) -> Float32:
         """Return the samples of a file, float32 [samples]. Blocks."""
-        try:
-            return samples_of(self._isolation.call(data))
-        except IsolatedDeath as error:
-            raise AudioRefused(f"the sound cannot be decoded: {error}") from None
-        except OSError as error:  # which is no fault of the sound
-            raise AudioRefused(f"the sound cannot be decoded now: {error}") from None
+        return decoded(self._isolation, data, samples_of, AudioRefused, "sound")
 
 
 def _digest(part: AudioPart) -> bytes:

@@ -16,7 +16,7 @@ __all__ = ["RecurrentKernels"]
 Numbers = npt.NDArray[np.int64]
 
 
-class _Way(NamedTuple):
+class _StrandArrays(NamedTuple):
     """The strands of a step as arrays, int64; see `delta_net.cpp`."""
 
     tokens: Numbers
@@ -45,9 +45,9 @@ class RecurrentKernels(CompiledKernels):
             return self._fall_back("gated_delta_net").gated_delta_net(
                 channels, conv, decay, strength, memory, batch
             )
-        way = batch.derived.get(_Way)
-        if way is None:
-            way = batch.derived[_Way] = _way_of(batch)
+        arrays = batch.derived.get(_StrandArrays)
+        if arrays is None:
+            arrays = batch.derived[_StrandArrays] = _as_arrays(batch)
         parts = [(part.memory.data_ptr(), part.group, part.memory.stride(0)) for part in memory.pages]
         pages = np.array(parts, np.int64)
         taps, decay, strength = conv.contiguous(), decay.contiguous(), strength.contiguous()
@@ -62,13 +62,18 @@ class RecurrentKernels(CompiledKernels):
                 strength.data_ptr(),
             ),
             *(read.data_ptr(), pages.ctypes.data, memory.pages[0].memory.shape[1]),
-            *(way.tokens.ctypes.data, way.sequences.ctypes.data, len(way.sequences), way.runs.ctypes.data),
-            *(way.runs.shape[1] - 3, memory.num_key_heads, heads, memory.key_dim, width, memory.kernel),
+            *(
+                arrays.tokens.ctypes.data,
+                arrays.sequences.ctypes.data,
+                len(arrays.sequences),
+                arrays.runs.ctypes.data,
+            ),
+            *(arrays.runs.shape[1] - 3, memory.num_key_heads, heads, memory.key_dim, width, memory.kernel),
         )
         return read.view(-1, heads, width)
 
 
-def _way_of(batch: StateBatch) -> _Way:
+def _as_arrays(batch: StateBatch) -> _StrandArrays:
     tokens: list[int] = []
     sequences: list[list[int]] = []
     runs: list[list[int]] = []
@@ -87,7 +92,7 @@ def _way_of(batch: StateBatch) -> _Way:
                 places = nowhere if kept is None else kept[number]
                 runs.append([first, len(tokens), kept is not None, *places])
     width = len(runs[0]) if runs else 3
-    return _Way(
+    return _StrandArrays(
         np.array(tokens, np.int64),
         np.array(sequences, np.int64).reshape(-1, width),
         np.array(runs, np.int64).reshape(-1, width),

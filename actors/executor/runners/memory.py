@@ -25,14 +25,9 @@ class TooLittleMemory(ConfigurationError):
 
 
 def available_bytes() -> int:
-    """Memory that can be had without swapping."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Return the memory that can be had without swapping."""
+    found = _kernel_bytes("MemAvailable")
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if found is None else found
 
 
 def total_bytes() -> int:
@@ -41,14 +36,19 @@ def total_bytes() -> int:
 
 
 def shared_bytes() -> int:
-    """Memory that processes of this host share by now, that of a store included; 0 if it is not known."""
+    """Return the memory that processes of this host share by now, a store's included; 0 if it is not known."""
+    return _kernel_bytes("Shmem") or 0
+
+
+def _kernel_bytes(name: str) -> int | None:
+    """Return a figure of the kernel about this host's memory; None if it has no such figure."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("Shmem:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return 0
+    return None
 
 
 def host_budget(longest_bytes: int, store_bytes: int = 0) -> int:
