@@ -22,7 +22,7 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StateMemory:
-    """One gated DeltaNet's states, in the blocks of all sequences.
+    """States of a gated DeltaNet, in the blocks of all sequences.
 
     A state is float32 [num_heads, key_dim, value_dim], then the convolution's last inputs [kernel - 1, C]. Its
     bytes go through the pages in order.

@@ -70,7 +70,7 @@ class KeptTokens:
 
 @dataclass(frozen=True, eq=False)
 class LayerState:
-    """One recurrent layer's states, and tokens of drafts."""
+    """States of a recurrent layer, and tokens of drafts."""
 
     memory: StateMemory
     kept: KeptTokens = field(default_factory=KeptTokens)

@@ -21,7 +21,7 @@ __all__ = ["make_state_batch"]
 
 
 class _Sequence(NamedTuple):
-    """One sequence of a step."""
+    """Sequence of a step."""
 
     number: int
     first: int

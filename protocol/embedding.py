@@ -36,7 +36,7 @@ NAME_BYTES = 16
 
 
 class PromptEmbeds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of a prompt, or those of its images, or what an encoder made of the sound that all of its tokens attend to.
+    """Embeddings of a whole prompt or of its images, or an encoder's rows of the sound that all its tokens attend to.
 
     Attributes:
         rows: float32 [n, width], finite. The width is the hidden size, or as many times that as there are inputs of

@@ -71,7 +71,7 @@ class GetFrontendStatistics(Request[FrontendStatistics], frozen=True, kw_only=Tr
 
 
 class StepRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One plan that an executor computed: a step, or several in a row. Counts are of all of them together."""
+    """Record of a plan that an executor computed: a step, or several in a row. Counts are of all of them together."""
 
     number: int
     """Steps of the executor's life, up to and with this one."""

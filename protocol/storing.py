@@ -108,7 +108,7 @@ class ForgetStored(Message, frozen=True, kw_only=True):
 
 
 class StoredMoved(Message, frozen=True, kw_only=True):
-    """What became of the copies of a `MoveStored`."""
+    """Outcome of the copies of a `MoveStored`."""
 
     ok: BoolVector
     """bool [N]: the block was copied whole, by every rank."""

@@ -89,7 +89,7 @@ class Arrival(Transfer):
 
 
 class StoredBlocks:
-    """What one pool saves in a store, and has from there.
+    """Blocks that one pool saves in a store, and has from there.
 
     Args:
         mirror: what is in the store.

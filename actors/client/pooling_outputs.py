@@ -1,4 +1,4 @@
-"""What comes of texts that are pooled: embeddings, classes and scores, with the names that users of vLLM know."""
+"""Results of texts that are pooled: embeddings, classes and scores, with the names that users of vLLM know."""
 
 from __future__ import annotations
 

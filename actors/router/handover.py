@@ -1,4 +1,4 @@
-"""Whether a prompt is computed by another replica than the one that goes on with the output.
+"""Decides whether a prompt is computed by another replica than the one that goes on with the output.
 
 Apart, a request waits for a replica that computes prompts, and its blocks are copied. Together, its prompt delays the
 outputs that run beside it. Both are seconds.

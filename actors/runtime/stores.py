@@ -51,7 +51,7 @@ def stores_in_use(
 
 
 class StoresInUse:
-    """Which store each actor uses.
+    """The store that each actor uses.
 
     Args:
         store_bytes: memory of each store.

@@ -206,7 +206,7 @@ class Store(Actor):
 
     @receives
     def owner_up(self, event: ActorUp) -> None:
-        """Nothing is to be done: a block manager is known when it asks for something."""
+        """Do nothing: a block manager is known when it asks for something."""
 
     @receives
     def owner_down(self, event: ActorDown) -> None:

@@ -121,7 +121,7 @@ def _multiply(x: Tensor, weight: QuantizedWeight, dtype: torch.dtype, bias: Tens
 
 
 class _Split:
-    """How a product is shared out: its tiles, the programs for its rows and outputs, and the splits of the inputs."""
+    """Shares of a product: its tiles, the programs for its rows and outputs, and the splits of the inputs."""
 
     def __init__(self, tiles: Quantized, rows: int, weight: QuantizedWeight, device: torch.device) -> None:
         outputs, padded = weight.shape[0], weight.scales.shape[-1] * GROUP

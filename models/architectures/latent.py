@@ -44,7 +44,7 @@ def read_latent_attention(config: Config, rope: RopeSpec, *, in_pairs: bool = Tr
 
 
 def _growth(config: Config, rope: RopeSpec) -> float:
-    """What scores are multiplied by besides, where YaRN stretches positions."""
+    """Return the further factor of scores, where YaRN stretches positions."""
     section = rope_section(config)
     if not isinstance(rope.scaling, YarnScaling) or "mscale_all_dim" not in section:
         return 1.0

@@ -38,7 +38,7 @@ class ImageTokens:
 
 @dataclass(frozen=True)
 class VisionSpec:
-    """How a model sees.
+    """Description of how a model sees.
 
     Attributes:
         family: the class of the whole model in transformers.

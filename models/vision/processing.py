@@ -47,7 +47,7 @@ class ImageRefused(ValueError):
 
 
 class Processing(msgspec.Struct, frozen=True, kw_only=True):
-    """How images are resized, cropped and normalised.
+    """Rules by which images are resized, cropped and normalised.
 
     Attributes:
         kind: `crop` resizes the shorter edge and cuts out the middle; `area` keeps the aspect

@@ -42,7 +42,7 @@ PATIENCE = 30
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a cluster's user says beside the topology.
+    """Wishes of a cluster's user beside the topology.
 
     Attributes:
         name: of the Deployment and of the Service; all other names begin with it.

@@ -1,4 +1,4 @@
-"""One replica in model time: the real cores of scheduler and block manager, and a device that takes its time."""
+"""A replica in model time: the real cores of scheduler and block manager, and a device that takes its time."""
 
 from __future__ import annotations
 

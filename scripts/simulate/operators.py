@@ -27,7 +27,7 @@ Kind = Literal["add", "drain", "remove"]
 
 @dataclass(frozen=True)
 class Change:
-    """One change of the replicas, `at` so many seconds after the topology is up."""
+    """A change of the replicas, `at` so many seconds after the topology is up."""
 
     at: float
     kind: Kind

@@ -77,7 +77,7 @@ def run_seed(seed: int, classes: Mapping[str, str] | None = None, *, replicas: b
 def run_seeds(
     seeds: Iterable[int], jobs: int, classes: Mapping[str, str] | None = None, *, replicas: bool = False
 ) -> Iterator[Ran]:
-    """Each seed, in order, as they are done; see `run_seed`."""
+    """Yield each seed's run, in order, as they are done; see `run_seed`."""
     run = partial(run_seed, classes=classes, replicas=replicas)
     if jobs == 1:
         yield from map(run, seeds)

@@ -71,7 +71,7 @@ class TranscriptDelta(msgspec.Struct, kw_only=True):
 
 
 class TranscriptDone(msgspec.Struct, kw_only=True):
-    """All of the text."""
+    """The whole text."""
 
     text: str
     usage: HeardUsage | None = None

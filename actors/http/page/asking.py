@@ -1,4 +1,4 @@
-"""How a browser that asks for a page is told from a program that asks for data."""
+"""Tells a browser that asks for a page from a program that asks for data."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _microseconds(bench: Bench, work: Work) -> float:
 
 @dataclass
 class Matrices:
-    """One matrix of an 8B model in several copies, so that no cache holds what a product reads."""
+    """A matrix of an 8B model in several copies, so that no cache holds what a product reads."""
 
     bench: Bench
     kind: str

@@ -1,5 +1,5 @@
-"""One decoder layer on the target's hidden states, which goes on from its own: EAGLE's head, or a checkpoint's own
-layer for it (multi-token prediction).
+"""Drafts of a decoder layer on the target's hidden states, which goes on from its own: EAGLE's head, or a checkpoint's
+own layer (multi-token prediction).
 
 At position p of a sequence the layer's cache holds what it made of the target's hidden state there and of the token
 that follows. So every step gives it as many tokens as the target computes, each shifted by one; what it made of drafts
