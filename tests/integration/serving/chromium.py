@@ -48,10 +48,14 @@ class Page:
         return told["result"].get("value")
 
     async def until(self, condition: str) -> Any:
-        """Return the value of an expression as soon as it is true: looked at whenever the page changes."""
+        """Return the value of an expression as soon as it is true: looked at whenever the page changes.
+
+        An expression that raises counts as not yet true, since it may name an element that is not there yet.
+        """
         return await self.run(
             f"""new Promise((found) => {{
-                const look = () => {{ const value = {condition}; if (value) {{ seen.disconnect(); found(value); }} }};
+                const valued = () => {{ try {{ return {condition}; }} catch {{ return undefined; }} }};
+                const look = () => {{ const value = valued(); if (value) {{ seen.disconnect(); found(value); }} }};
                 const seen = new MutationObserver(look);
                 seen.observe(document, {{subtree: true, childList: true, attributes: true, characterData: true}});
                 look();
