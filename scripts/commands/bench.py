@@ -25,6 +25,7 @@ BENCHMARKS = {
         "collectives",
         "groups",
         "guided",
+        "images",
         "latency",
         "mtp",
         "overhead",
