@@ -123,14 +123,14 @@ async def _beside(
     """The times between tokens of all streams while a prompt is computed, and the seconds that it takes."""
     all_streams = [Stream() for _ in range(streams)]
     tasks = [
-        asyncio.create_task(_listen(engine, random_ids(chance, STREAM_PROMPT), one)) for one in all_streams
+        asyncio.create_task(listen(engine, random_ids(chance, STREAM_PROMPT), one)) for one in all_streams
     ]
     try:
-        await _until(all_streams, MARGIN)
+        await until(all_streams, MARGIN)
         began = time.perf_counter()
         await engine.complete(random_ids(chance, prompt), ONE)
         ended = time.perf_counter()
-        await _until(all_streams, max(len(one.times) for one in all_streams) + 1)
+        await until(all_streams, max(len(one.times) for one in all_streams) + 1)
     finally:
         for task in tasks:
             task.cancel()
@@ -138,7 +138,8 @@ async def _beside(
     return [gap for one in all_streams for gap in one.gaps(began, ended)], ended - began
 
 
-async def _listen(engine: Engine, prompt: list[int], stream: Stream) -> None:
+async def listen(engine: Engine, prompt: list[int], stream: Stream) -> None:
+    """Note when each token of a request comes, until this is cancelled or the model's length is reached."""
     params = SamplingParams(
         temperature=0, max_tokens=None, ignore_eos=True, output_kind=RequestOutputKind.DELTA
     )
@@ -147,7 +148,8 @@ async def _listen(engine: Engine, prompt: list[int], stream: Stream) -> None:
             stream.times.append(time.perf_counter())
 
 
-async def _until(streams: Iterable[Stream], tokens: int) -> None:
+async def until(streams: Iterable[Stream], tokens: int) -> None:
+    """Wait until each stream has had so many tokens."""
     while any(len(one.times) < tokens for one in streams):  # noqa: ASYNC110 (nothing says so)
         await asyncio.sleep(POLL_SECONDS)
 

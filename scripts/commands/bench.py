@@ -20,6 +20,7 @@ BENCHMARKS = {
     name: f"pageant.scripts.bench.{name}"
     for name in (
         "adapters",
+        "apart",
         "beside",
         "blocks",
         "collectives",
