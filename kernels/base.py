@@ -238,6 +238,45 @@ class Kernels(LogitKernels, Protocol):
         """
         ...
 
+    def causal_conv(
+        self,
+        channels: Tensor,
+        conv: Tensor,
+        bias: Tensor | None,
+        memory: StateMemory,
+        batch: StateBatch,
+        *,
+        activated: bool,
+    ) -> Tensor:
+        """Return a causal convolution of each channel, [T, C] in the memory's dtype; with `activated`, the SiLU of it.
+
+        channels [T, C] are its inputs in the memory's dtype; so are conv [C, kernel] and bias [C]. Sums are in float32,
+        and rounded once. T counts tokens that are replayed, behind the step's own. A token's numbers do not depend on
+        how many of its sequence are computed in a step. Mutates the last inputs in the memory at the batch's blocks.
+        """
+        ...
+
+    def state_space(
+        self,
+        mixed: Tensor,
+        decay: Tensor,
+        time_step: Tensor,
+        skip: Tensor,
+        memory: StateMemory,
+        batch: StateBatch,
+    ) -> Tensor:
+        """Return what queries read of their heads' states, token after token: float32 [T, H, value_dim].
+
+        It is Mamba-2 (Dao, Gu, 2024) behind its convolution: mixed [T, C] are the values of H heads, then the keys (B)
+        and the queries (C) of groups of heads, in the memory's dtype. decay: float32 [T, H], logarithms, at most 0.
+        time_step: float32 [T, H]. skip: float32 [H], the share of a head's values that is added to what it reads. T
+        counts tokens that are replayed, behind the step's own.
+
+        A token's numbers do not depend on how many of its sequence are computed in a step. Mutates the matrices in the
+        memory at the batch's blocks.
+        """
+        ...
+
     def silu_and_mul(self, gate_up: Tensor) -> Tensor:
         """Return silu(gate) * up, [T, I], of gate_up [T, 2I] of the same dtype: gate first, then up."""
         ...
@@ -325,7 +364,8 @@ class Kernels(LogitKernels, Protocol):
 
         x is [T, N]; gate_up [E, 2I, N] and down [E, N, I] are the experts' stacked weights; weights and
         experts [T, K] are `route`'s. An expert is down[e] @ (act(gate) * up), with an activation of `act_and_mul`
-        and the biases of both products. The sum over experts is in float32.
+        and the biases of both products. The sum over experts is in float32. With the activation "relu2" there is no
+        gate: gate_up is [E, I, N], and the square of what is positive in its product is in place of act(gate) * up.
 
         With `unrounded` it is the part of such a sum that some experts have: float32, in which what they make is not
         rounded either. A negative number in `experts` is an expert that is not here, and adds nothing.

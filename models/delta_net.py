@@ -11,8 +11,9 @@ from pageant.kernels.states import StateBatch
 from pageant.models.decoder import Wanted
 from pageant.models.mlp import sigmoid_alike
 from pageant.models.projection import Projection
+from pageant.models.recurrent_spec import DeltaNetSpec
 from pageant.models.recurrent_states import LayerState
-from pageant.models.spec import DeltaNetSpec, NormSpec
+from pageant.models.spec import NormSpec
 from pageant.models.weights import Weights
 
 __all__ = ["DeltaNet"]
@@ -43,7 +44,7 @@ class DeltaNet:
         Mutates the state at the batch's blocks, for all."""
         count = len(normed)
         channels, gate, strength, decay = self._project(normed)
-        channels, strength, decay = _with_kept(batch, state, channels, strength, decay)
+        channels, strength, decay = state.with_kept(batch, channels, strength, decay)
         conv = self._conv[:, 0]
         read = self._kernels.gated_delta_net(channels, conv, decay, strength, state.memory, batch)
         read = read[:count]
@@ -69,15 +70,3 @@ class DeltaNet:
         # In float64: see `sigmoid_alike`.
         decay = -self._decay.exp() * softplus((a.float() + self._time_bias).double()).float()
         return channels, gate.reshape(count, -1, spec.value_dim), sigmoid_alike(b).float(), decay
-
-
-def _with_kept(batch: StateBatch, state: LayerState, *columns: Tensor) -> tuple[Tensor, ...]:
-    """Return columns [T, ...] of a step's tokens, and behind them those of replayed ones. Keeps those of drafts."""
-    found = columns
-    if batch.replayed is not None:
-        kept = state.kept.find(batch.replayed.rows, batch.replayed.places)
-        found = tuple(torch.cat(pair) for pair in zip(columns, kept, strict=True))
-    if batch.unsure is not None:
-        chosen = tuple(column[batch.unsure_tokens] for column in columns)
-        state.kept.save(batch.unsure.rows, batch.unsure.places, chosen)
-    return found

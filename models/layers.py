@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
@@ -13,9 +14,14 @@ from pageant.models.delta_net import DeltaNet
 from pageant.models.encoder_attention import EncoderAttention
 from pageant.models.joint import Joint
 from pageant.models.latent_attention import LatentAttention
+from pageant.models.mamba import Mamba
 from pageant.models.mlp import make_mlp
 from pageant.models.norm import Norm
-from pageant.models.spec import DecoderSpec, LayerSpec
+from pageant.models.projection import Projection
+from pageant.models.recurrent_spec import DeltaNetSpec, MambaSpec, RecurrentSpec
+from pageant.models.recurrent_states import Both
+from pageant.models.short_conv import ShortConv
+from pageant.models.spec import DecoderSpec, LayerSpec, MLPSpec
 from pageant.models.weights import Weights
 
 __all__ = ["DecoderLayer"]
@@ -45,16 +51,25 @@ class DecoderLayer:
         joint: Joint | None = None,
     ) -> None:
         self.rope = layer.rope
-        attention: Attention | LatentAttention | DeltaNet
-        if layer.delta_net is not None:
-            attention = DeltaNet(layer.delta_net, spec.norm, weights, kernels)
-        else:
+        self.projections: dict[str, Projection] = {}
+        mixers: list[Callable[..., Tensor]] = []
+        if layer.attends:
             kind = Attention if spec.attention.latent is None else LatentAttention
-            attention = self.attention = kind(spec, layer.window, rotary, weights, kernels, joint)
-        self._attention = _scaled(attention, spec.residual_scale)
-        mlp = make_mlp(layer, weights, kernels, joint)
-        self._mlp = _scaled(mlp, spec.residual_scale)
-        self.projections = {**attention.projections, **mlp.projections}
+            self.attention = kind(spec, layer.window, rotary, weights, kernels, joint)
+            self.projections |= self.attention.projections
+            mixers.append(_scaled(self.attention, spec.attention.output_scale))
+        if layer.recurrent is not None:
+            recurrent = _make_recurrent(layer.recurrent, spec, weights, kernels)
+            self.projections |= recurrent.projections
+            mixers.append(recurrent)
+        if mixers:
+            mixer = mixers[0] if len(mixers) == 1 else partial(_beside, *mixers)
+            self._attention = _scaled(mixer, spec.residual_scale)
+        if layer.mlp is not None:
+            mlp = make_mlp(layer, weights, kernels, joint)
+            self.projections |= mlp.projections
+            scale = layer.mlp.output_scale if isinstance(layer.mlp, MLPSpec) else None
+            self._mlp = _scaled(_scaled(mlp, scale), spec.residual_scale)
         self.to_encoder = None
         if spec.encoder_rows is not None:
             assert spec.arrangement == "pre_norm" and joint is None, (
@@ -63,15 +78,20 @@ class DecoderLayer:
             self._encoder_norm = Norm(spec.norm, "encoder_norm", weights, kernels)
             self.to_encoder = EncoderAttention(spec, weights, kernels)
         if spec.arrangement != "post_norm":
-            if layer.attention_norm:
+            if layer.attention_norm and mixers:
                 self._attention_norm = Norm(spec.norm, "attention_norm", weights, kernels)
-            self._mlp_norm = Norm(spec.norm, "mlp_norm", weights, kernels)
+            if layer.mlp is not None:
+                self._mlp_norm = Norm(spec.norm, "mlp_norm", weights, kernels)
         if spec.arrangement in ("post_norm", "sandwich_norm"):
             self._post_attention_norm = Norm(spec.norm, "post_attention_norm", weights, kernels)
             self._post_mlp_norm = Norm(spec.norm, "post_mlp_norm", weights, kernels)
         self.forward = getattr(self, f"_{spec.arrangement}" if layer.attention_norm else "_pre_norm_of_mlp")
         if self.to_encoder is not None:
             self.forward = self._pre_norm_with_encoder
+        if layer.mlp is None:
+            self.forward = self._pre_norm_of_mixer
+        elif not mixers:
+            self.forward = self._pre_norm_of_mlp_alone
 
     def _pre_norm(
         self,
@@ -99,6 +119,31 @@ class DecoderLayer:
         stream = hidden if residual is None else hidden + residual
         attended = self._attention(stream, positions, batch, kv_cache, wanted)
         normed, residual = self._mlp_norm.add(attended, _of(stream, wanted))
+        return self._mlp(normed), residual
+
+    def _pre_norm_of_mixer(
+        self,
+        hidden: Tensor,
+        residual: Tensor | None,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_cache: KVCache,
+        wanted: Wanted | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        normed, residual = self._attention_norm.add(hidden, residual)
+        return self._attention(normed, positions, batch, kv_cache, wanted), _of(residual, wanted)
+
+    def _pre_norm_of_mlp_alone(
+        self,
+        hidden: Tensor,
+        residual: Tensor | None,
+        positions: Tensor,
+        batch: AttentionBatch,
+        kv_cache: KVCache,
+        wanted: Wanted | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        before = None if residual is None else _of(residual, wanted)
+        normed, residual = self._mlp_norm.add(_of(hidden, wanted), before)
         return self._mlp(normed), residual
 
     def _pre_norm_with_encoder(
@@ -179,6 +224,31 @@ class DecoderLayer:
 
 def _of(stream: Tensor, wanted: Wanted | None) -> Tensor:
     return stream if wanted is None else stream[wanted.tokens]
+
+
+def _make_recurrent(
+    recurrent: RecurrentSpec, spec: DecoderSpec, weights: Weights, kernels: Kernels
+) -> DeltaNet | Mamba | ShortConv:
+    match recurrent:
+        case DeltaNetSpec():
+            return DeltaNet(recurrent, spec.norm, weights, kernels)
+        case MambaSpec():
+            return Mamba(recurrent, spec.norm, weights, kernels)
+    return ShortConv(weights, kernels)
+
+
+def _beside(
+    attention: Callable[..., Tensor],
+    recurrent: Callable[..., Tensor],
+    normed: Tensor,
+    positions: Tensor,
+    batch: Both,
+    memory: Both,
+    wanted: Wanted | None = None,
+) -> Tensor:
+    """Return the sum of what attention and a recurrent layer make of one input."""
+    attended = attention(normed, positions, batch.attention, memory.attention, wanted)
+    return recurrent(normed, positions, batch.recurrent, memory.recurrent, wanted).add_(attended)
 
 
 def _scaled(part: Callable[..., Tensor], scale: float | None) -> Callable[..., Tensor]:

@@ -23,6 +23,7 @@ def make_mlp(
     layer: LayerSpec, weights: Weights, kernels: Kernels, joint: Joint | None = None
 ) -> MLP | MixtureOfExperts:
     """Return the one that the layer has; `joint` where its weights are shared out over ranks."""
+    assert layer.mlp is not None, "the layer has one"
     if isinstance(layer.mlp, MoESpec):
         return MixtureOfExperts(layer.mlp, weights, kernels, joint)
     return MLP(layer.mlp, weights, kernels, joint=joint)
@@ -44,8 +45,12 @@ class MLP:
         self._down = output_projection(down, weights, kernels, joint)
         self.projections = {first: self._first, down: self._down}
         self._activated: Callable[[Tensor], Tensor]
-        if spec.gated:
+        if spec.gate_scale is not None:
+            self._activated = partial(_gated, self._first, kernels, spec.activation, spec.gate_scale)
+        elif spec.gated:
             self._activated = partial(self._first.gated, activation=spec.activation)
+        elif spec.activation == "relu2":
+            self._activated = lambda x: self._first(x).relu_().square_()
         else:
             assert spec.activation != "silu", "no family has a SiLU without a gate"
             tanh = spec.activation == "gelu_tanh"
@@ -54,6 +59,13 @@ class MLP:
     def __call__(self, x: Tensor) -> Tensor:
         """Return [T, hidden_size] for x [T, hidden_size]."""
         return self._down(self._activated(x))
+
+
+def _gated(first: Projection, kernels: Kernels, activation: str, scale: float, x: Tensor) -> Tensor:
+    """Return act(scale * gate) * up, [T, size], for x [T, hidden_size]."""
+    gate_up = first(x)
+    gate_up[:, : gate_up.shape[1] // 2] *= scale
+    return kernels.act_and_mul(gate_up, activation)
 
 
 class MixtureOfExperts:
@@ -69,7 +81,7 @@ class MixtureOfExperts:
         self._shared: MLP | None = None
         if spec.shared_size is not None:
             assert spec.activation != "clamped_swiglu", "no family has one in a shared expert"
-            shared = MLPSpec(size=spec.shared_size, activation=spec.activation)
+            shared = MLPSpec(size=spec.shared_size, activation=spec.activation, gated=spec.gated)
             self._shared = MLP(shared, weights, kernels, prefix="shared_", joint=joint)
             self._switch = weights["shared_switch.weight"] if spec.shared_switch else None
             self.projections = self._shared.projections
@@ -167,7 +179,8 @@ def _segments_of_experts(weights: Weights, joint: Joint | None) -> list[tuple[tu
     """
     are_cut = joint is not None and joint.experts == "cut"
     segments = joint.segments if joint is not None and are_cut else 1
-    names = ("expert_gate_up.weight", "expert_down.weight", "expert_gate_up.bias")
+    first_name = "expert_gate_up" if "expert_up.weight" not in weights else "expert_up"
+    names = (f"{first_name}.weight", "expert_down.weight", "expert_gate_up.bias")
     into, out, bias = (segment_names(name, segments) for name in names)
     adds = joint is None or not are_cut or joint.rank == 0
     first = weights.get("expert_down.bias") if adds else None

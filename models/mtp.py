@@ -105,7 +105,7 @@ def _refuse_several(checkpoint: Checkpoint, names: MTPNames, number: int) -> Non
 
 def _spec(model: DecoderSpec) -> DecoderSpec:
     """Return a decoder of the layer alone: it attends, and is otherwise as the model's last layer that does."""
-    layer = next(one for one in reversed(model.layers) if one.delta_net is None)
+    layer = next(one for one in reversed(model.layers) if one.attends and one.recurrent is None and one.mlp)
     return replace(
         model, layers=(layer,), joins=True, begins=False, has_head=False, tie_word_embeddings=False
     )

@@ -46,7 +46,8 @@ class Names:
     model: Mapping[str, str]
     """Modules outside the layers."""
     layer: Mapping[str, str]
-    """Modules of a layer, without its prefix. "{expert}" stands for the number of an expert."""
+    """Modules of a layer, without its prefix. "{expert}" stands for the number of an expert. "a or b" is the one of
+    both that a layer has."""
     layer_prefix: str = "model.layers.{layer}."
     prefixes: Mapping[str, str] = field(default_factory=dict)
     """Other ways in which some checkpoints begin a name, each with the way that is used here."""
@@ -127,7 +128,8 @@ class Names:
     def _modules(
         self, names: Mapping[str, str], shapes: Shapes, parts: Mapping[str, Part], layer: int | None
     ) -> Iterator[tuple[str, Place]]:
-        for theirs, ours in names.items():
+        pairs = [(theirs, one) for theirs, ours in names.items() for one in ours.split(" or ")]
+        for theirs, ours in pairs:
             part = parts.get(ours)
             for suffix in ("weight",) if ours in self.without_bias else ("weight", "bias"):
                 name = f"{part.module if part else ours}.{suffix}"

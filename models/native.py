@@ -66,7 +66,7 @@ class NativeDecoder:
         those that come quantised in the forms of their checkpoint. With `shard`, they are those of a rank's share
         of the model that the spec describes.
         """
-        self.windows = tuple(layer.window for layer in spec.layers if layer.delta_net is None)
+        self.windows = tuple(layer.window for layer in spec.layers if layer.attends)
         self.shard, self._joint = shard, None
         self._experts: ExpertSharing = "cut" if shard is None else shard.experts
         self._own_layers = range(spec.num_layers)

@@ -20,10 +20,10 @@ OUTER = frozenset({"embedding.weight", "lm_head.weight"})
 """The weights outside of the layers, which `head_quantization` is about."""
 _OUTER = frozenset(name.removesuffix(".weight") for name in OUTER)
 _INNER = frozenset({"qkv", "query_latent", "query", "latent", "o", "gate_up", "up", "down"})
-_RECURRENT = frozenset({"delta_qkvz", "delta_o"})
+_RECURRENT = frozenset({"delta_qkvz", "delta_o", "conv_in", "conv_o", "mamba_in", "mamba_o"})
 _TO_ENCODER = frozenset({"encoder_query", "encoder_kv", "encoder_o"})
-_SHARED = frozenset({"shared_gate_up", "shared_down"})
-_EXPERTS = frozenset({"expert_gate_up", "expert_down"})
+_SHARED = frozenset({"shared_gate_up", "shared_up", "shared_down"})
+_EXPERTS = frozenset({"expert_gate_up", "expert_up", "expert_down"})
 
 
 def is_quantisable(name: str) -> bool:

@@ -10,30 +10,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pageant.kernels import memory
 from pageant.kernels.base import AttentionBatch, KVCache
-from pageant.kernels.states import Page, StateMemory
+from pageant.kernels.states import Page, StateBatch, StateMemory
 from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
-from pageant.models.spec import DecoderSpec, DeltaNetSpec
+from pageant.models.recurrent_spec import RecurrentSpec
+from pageant.models.spec import DecoderSpec
 from pageant.models.state_batch import make_state_batch
 from pageant.protocol.errors import ConfigurationError
 
-__all__ = ["LayerState", "RecurrentStates", "state_bytes"]
+__all__ = ["Both", "LayerState", "RecurrentStates", "state_bytes"]
 
 GROUPS_MAX = 16
 """The most groups of states: each costs a block, and its bookkeeping, for every `block_size` tokens."""
 _ALIGNMENT = 8
 
 
-def state_bytes(spec: DeltaNetSpec, dtype: torch.dtype) -> int:
+def state_bytes(spec: RecurrentSpec, dtype: torch.dtype) -> int:
     """Return the bytes of one layer's state of one sequence."""
-    size = 4 * spec.num_matrix_numbers + dtype.itemsize * spec.num_conv_numbers
+    size = 4 * spec.state.num_matrix_numbers + dtype.itemsize * spec.state.num_conv_numbers
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -76,24 +77,33 @@ class LayerState:
     kept: KeptTokens = field(default_factory=KeptTokens)
 
     @classmethod
-    def of(cls, spec: DeltaNetSpec, dtype: torch.dtype, pages: tuple[Page, ...]) -> LayerState:
+    def of(cls, spec: RecurrentSpec, dtype: torch.dtype, pages: tuple[Page, ...]) -> LayerState:
         """Return a layer's states in pages. dtype: of the model."""
-        memory = StateMemory(
-            num_key_heads=spec.num_key_heads,
-            num_heads=spec.num_value_heads,
-            key_dim=spec.key_dim,
-            value_dim=spec.value_dim,
-            kernel=spec.kernel,
-            dtype=dtype,
-            pages=pages,
-        )
-        return cls(memory)
+        return cls(StateMemory(**spec.state._asdict(), dtype=dtype, pages=pages))
 
     @classmethod
-    def alone(cls, spec: DeltaNetSpec, num_blocks: int, dtype: torch.dtype) -> LayerState:
+    def alone(cls, spec: RecurrentSpec, num_blocks: int, dtype: torch.dtype) -> LayerState:
         """Return a layer's states in memory of their own, on the CPU."""
         page = torch.zeros(num_blocks, state_bytes(spec, dtype), dtype=torch.uint8)
         return cls.of(spec, dtype, (Page(0, page),))
+
+    def with_kept(self, batch: StateBatch, *columns: Tensor) -> tuple[Tensor, ...]:
+        """Return columns [T, ...] of a step's tokens, and behind them those of replayed ones. Keeps those of drafts."""
+        found = columns
+        if batch.replayed is not None:
+            kept = self.kept.find(batch.replayed.rows, batch.replayed.places)
+            found = tuple(torch.cat(pair) for pair in zip(columns, kept, strict=True))
+        if batch.unsure is not None:
+            chosen = tuple(column[batch.unsure_tokens] for column in columns)
+            self.kept.save(batch.unsure.rows, batch.unsure.places, chosen)
+        return found
+
+
+class Both(NamedTuple):
+    """Part of a step, or the memory, of a layer that attends and is recurrent."""
+
+    attention: Any
+    recurrent: Any
 
 
 class RecurrentStates:
@@ -105,9 +115,10 @@ class RecurrentStates:
     """
 
     def __init__(self, spec: DecoderSpec, dtype: torch.dtype) -> None:
-        self._layers = [layer.delta_net for layer in spec.layers]
+        self._layers = spec.layers
+        self._recurrent = [layer.recurrent for layer in spec.layers if layer.recurrent is not None]
         self._dtype = dtype
-        self._sizes = [state_bytes(layer, dtype) for layer in self._layers if layer is not None]
+        self._sizes = [state_bytes(layer, dtype) for layer in self._recurrent]
         self._states: tuple[Sequence[KVCache], list[LayerState]] | None = None
 
     @property
@@ -159,14 +170,23 @@ class RecurrentStates:
         caches: Sequence[KVCache],
         groups: LayerGroups,
     ) -> Iterator[tuple[Any, Any]]:
-        """Return for each layer its part of a step and its own memory: `places` are those of layers that attend."""
+        """Return for each layer its part of a step and its own memory: `places` are those of layers that attend.
+
+        A layer that attends and is recurrent gets `Both` of each; one that is neither, None.
+        """
         states = iter(self._in(caches, groups))
         tables = [one.block_tables for one in batch.groups[-groups.num_states or None :]]
         if not groups.num_states:
             tables = tables[:1]
         of_step = make_state_batch(batch, torch.stack(tables), caches[0][0].shape[2])
         for layer in self._layers:
-            yield next(places) if layer is None else (of_step, next(states))
+            if layer.recurrent is None:
+                yield next(places) if layer.attends else (None, None)
+            elif layer.attends:
+                of_group, cache = next(places)
+                yield Both(of_group, of_step), Both(cache, next(states))
+            else:
+                yield of_step, next(states)
 
     def _in(self, caches: Sequence[KVCache], groups: LayerGroups) -> list[LayerState]:
         """Return the states of all layers in the memory of caches."""
@@ -175,13 +195,14 @@ class RecurrentStates:
         return self._states[1]
 
     def _find(self, caches: Sequence[KVCache], groups: LayerGroups) -> list[LayerState]:
-        layers = [layer for layer in self._layers if layer is not None]
         if not groups.num_states:
-            beside = caches[groups.layers_per_block : groups.layers_per_block + len(layers)]
+            beside = caches[groups.layers_per_block : groups.layers_per_block + len(self._recurrent)]
             pages: list[tuple[Page, ...]] = [(Page(0, keys.flatten(1)),) for keys, _ in beside]
         else:
             pages = _share_out(self._sizes, _pages_of(caches[: groups.layers_per_block]))
-        return [LayerState.of(spec, self._dtype, own) for spec, own in zip(layers, pages, strict=True)]
+        return [
+            LayerState.of(spec, self._dtype, own) for spec, own in zip(self._recurrent, pages, strict=True)
+        ]
 
 
 def _pages_of(caches: Sequence[KVCache]) -> list[Tensor]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pageant.models.recurrent_spec import RecurrentSpec
+
 __all__ = [
     "Activation",
     "AttentionSpec",
     "DecoderSpec",
-    "DeltaNetSpec",
     "ExpertActivation",
     "LatentSpec",
     "LayerSpec",
@@ -25,7 +26,7 @@ __all__ = [
     "YarnScaling",
 ]
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 ExpertActivation = Activation | Literal["clamped_swiglu"]
 
 
@@ -159,6 +160,8 @@ class AttentionSpec:
     """Where keys and values are made of latents. There is one key head then, of a latent and what is turned."""
     gated: bool = False
     """Whether each head's result is multiplied by the sigmoid of a gate, which the query's projection makes too."""
+    output_scale: float | None = None
+    """What the result is multiplied by."""
 
     @property
     def query_size(self) -> int:
@@ -187,50 +190,6 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNetSpec:
-    """Gated DeltaNet (Yang et al., 2024): a layer that keeps a matrix for each head, however long the text is.
-
-    A short causal convolution mixes each channel of queries, keys and values with those of the tokens before it.
-    """
-
-    num_key_heads: int
-    """Of queries, too."""
-    num_value_heads: int
-    """A multiple of `num_key_heads`: so many neighbours share a key."""
-    key_dim: int
-    value_dim: int
-    kernel: int
-    """Tokens that the convolution reads, the present one included."""
-    by_head: bool = True
-    """Whether projections have all that belongs to one key head together, and not all queries, keys and values."""
-
-    @property
-    def keys_size(self) -> int:
-        """Width of all keys together, and of all queries."""
-        return self.num_key_heads * self.key_dim
-
-    @property
-    def values_size(self) -> int:
-        """Width of all values together."""
-        return self.num_value_heads * self.value_dim
-
-    @property
-    def num_channels(self) -> int:
-        """Channels of the convolution: those of queries, then of keys, then of values."""
-        return 2 * self.keys_size + self.values_size
-
-    @property
-    def num_matrix_numbers(self) -> int:
-        """Numbers of a sequence's matrices, [num_value_heads, key_dim, value_dim]; float32."""
-        return self.values_size * self.key_dim
-
-    @property
-    def num_conv_numbers(self) -> int:
-        """Numbers of a sequence's last inputs of the convolution, [kernel - 1, num_channels]; of the model's dtype."""
-        return (self.kernel - 1) * self.num_channels
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MLPSpec:
     """MLP of the form down(act(gate(x)) * up(x)) where it is gated, and down(act(up(x))) where not."""
 
@@ -238,11 +197,15 @@ class MLPSpec:
     activation: Activation = "silu"
     gated: bool = True
     bias: bool = False
+    gate_scale: float | None = None
+    """What the gate's product is multiplied by, before its activation."""
+    output_scale: float | None = None
+    """What the result is multiplied by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoESpec:
-    """A mixture of gated experts: each token goes to `top_k` of them."""
+    """A mixture of experts: each token goes to `top_k` of them."""
 
     num_experts: int
     top_k: int
@@ -251,6 +214,8 @@ class MoESpec:
     normalise: bool
     """Whether the chosen experts' probabilities are scaled to sum to one."""
     activation: ExpertActivation = "silu"
+    gated: bool = True
+    """Whether experts, the shared one too, have a gate; see `MLPSpec`."""
     bias: bool = False
     """Whether the router and both products of experts have biases."""
     scores: Literal["softmax", "sigmoid"] = "softmax"
@@ -277,14 +242,17 @@ class MoESpec:
 class LayerSpec:
     """Layer of a decoder: what may differ from one to the next."""
 
-    mlp: MLPSpec | MoESpec
+    mlp: MLPSpec | MoESpec | None
+    """None where the layer ends behind attention, or behind its recurrent layer (Nemotron-H)."""
     rope: RopeSpec | None
     """None where positions are not told by rotation."""
     window: int | None = None
     """How many tokens the layer attends over, the present one included; None is all of them. Where attention looks
     both ways, the window is odd, and the token stands in its middle."""
-    delta_net: DeltaNetSpec | None = None
-    """What the layer has in place of attention, if it is recurrent."""
+    attends: bool = True
+    """Whether the layer has attention."""
+    recurrent: RecurrentSpec | None = None
+    """The recurrent layer that it has in place of attention, or beside it, where both read the same input."""
     attention_norm: bool = True
     """Whether the layer normalises its input, where the arrangement does (ModernBERT's first layer does not)."""
 
@@ -358,4 +326,4 @@ class DecoderSpec(ModelSpec):
     @property
     def is_recurrent(self) -> bool:
         """Tell whether some layers keep a state of each sequence, in place of keys and values of each token."""
-        return any(layer.delta_net is not None for layer in self.layers)
+        return any(layer.recurrent is not None for layer in self.layers)

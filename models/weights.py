@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pageant.models.recurrent_spec import DeltaNetSpec, MambaSpec, RecurrentSpec
 from pageant.models.spec import (
     AttentionSpec,
     DecoderSpec,
-    DeltaNetSpec,
     LatentSpec,
     LayerSpec,
     MLPSpec,
@@ -132,15 +132,16 @@ def head_name(spec: DecoderSpec) -> str:
 
 def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
     """The tensors of one layer, fused, and only those that this model has."""
-    if layer.delta_net is not None:
-        shapes = _delta_net(layer.delta_net, spec.hidden_size)
-    else:
-        shapes = _attention(spec.attention, spec.hidden_size)
+    shapes = _attention(spec.attention, spec.hidden_size) if layer.attends else {}
+    if layer.recurrent is not None:
+        shapes |= _recurrent(layer.recurrent, spec.hidden_size)
     for name, size in _norm_sizes(spec, layer).items():
         if layer.attention_norm or name != "attention_norm":
             shapes |= _norm(spec, name, size)
     if spec.encoder_rows is not None:
         shapes |= _encoder_attention(spec)
+    if layer.mlp is None:
+        return shapes
     if isinstance(layer.mlp, MoESpec):
         return shapes | _moe(layer.mlp, spec.hidden_size)
     return shapes | _mlp(layer.mlp, spec.hidden_size)
@@ -148,18 +149,22 @@ def layer_shapes(spec: DecoderSpec, layer: LayerSpec) -> Shapes:
 
 def layer_parts(spec: DecoderSpec, layer: LayerSpec) -> dict[str, Part]:
     """The parts of a layer's fused modules, by the names that `names` has for them."""
-    delta_net, mlp = layer.delta_net, layer.mlp
-    parts = _attention_parts(spec.attention) if delta_net is None else _delta_net_parts(delta_net)
+    mlp = layer.mlp
+    parts = _attention_parts(spec.attention) if layer.attends else {}
+    if isinstance(layer.recurrent, DeltaNetSpec):
+        parts |= _delta_net_parts(layer.recurrent)
     if spec.encoder_rows is not None:
         parts |= {
             "encoder_key": Part("encoder_kv", 0, spec.attention.kv_size),
             "encoder_value": Part("encoder_kv", spec.attention.kv_size, spec.attention.kv_size),
         }
+    if mlp is None or not mlp.gated:
+        return parts
     if isinstance(mlp, MoESpec):
         parts |= _gate_and_up("expert_", mlp.size)
         if mlp.shared_size is not None:
             parts |= _gate_and_up("shared_", mlp.shared_size)
-    elif mlp.gated:
+    else:
         parts |= _gate_and_up("", mlp.size)
     return parts
 
@@ -194,7 +199,10 @@ def _delta_net_parts(spec: DeltaNetSpec) -> dict[str, Part]:
 
 
 _FLOAT32 = frozenset(
-    {"sinks.weight", "router_correction.weight", "delta_decay.weight", "delta_time_bias.weight"}
+    {
+        *("sinks.weight", "router_correction.weight", "delta_decay.weight", "delta_time_bias.weight"),
+        *("mamba_decay.weight", "mamba_time_bias.weight", "mamba_skip.weight", "mamba_scale.weight"),
+    }
 )
 
 
@@ -213,10 +221,13 @@ def _norm_sizes(spec: DecoderSpec, layer: LayerSpec) -> dict[str, int]:
     """The norms of a layer, by name."""
     sizes: dict[str, int] = {}
     if spec.arrangement != "post_norm":
-        sizes |= {"attention_norm": spec.hidden_size, "mlp_norm": spec.hidden_size}
+        if layer.attends or layer.recurrent is not None:
+            sizes["attention_norm"] = spec.hidden_size
+        if layer.mlp is not None:
+            sizes["mlp_norm"] = spec.hidden_size
     if spec.arrangement in ("post_norm", "sandwich_norm"):
         sizes |= {"post_attention_norm": spec.hidden_size, "post_mlp_norm": spec.hidden_size}
-    if layer.delta_net is not None:
+    if not layer.attends:
         return sizes
     attention = spec.attention
     if attention.latent is not None:
@@ -255,6 +266,36 @@ def _encoder_attention(spec: DecoderSpec) -> Shapes:
     }
 
 
+def _recurrent(spec: RecurrentSpec, hidden_size: int) -> Shapes:
+    match spec:
+        case DeltaNetSpec():
+            return _delta_net(spec, hidden_size)
+        case MambaSpec():
+            return _mamba(spec, hidden_size)
+    return {
+        **_linear("conv_in", 3 * spec.size, hidden_size, spec.bias),
+        **_conv("conv_taps", spec.size, spec.kernel, spec.bias),
+        **_linear("conv_o", hidden_size, spec.size, spec.bias),
+    }
+
+
+def _conv(name: str, channels: int, kernel: int, bias: bool) -> Shapes:
+    weight: Shapes = {f"{name}.weight": (channels, 1, kernel)}
+    return weight | {f"{name}.bias": (channels,)} if bias else weight
+
+
+def _mamba(spec: MambaSpec, hidden_size: int) -> Shapes:
+    heads, values = spec.num_heads, spec.values_size
+    scale: Shapes = {} if spec.gate == "no_norm" else {"mamba_scale.weight": (values,)}
+    return {
+        **_linear("mamba_in", values + spec.num_channels + heads, hidden_size, spec.in_bias),
+        **_conv("mamba_conv", spec.num_channels, spec.kernel, spec.conv_bias),
+        **{f"mamba_{name}.weight": (heads,) for name in ("decay", "time_bias", "skip")},
+        **scale,
+        **_linear("mamba_o", hidden_size, values, spec.out_bias),
+    }
+
+
 def _delta_net(spec: DeltaNetSpec, hidden_size: int) -> Shapes:
     heads = spec.num_value_heads
     return {
@@ -288,9 +329,10 @@ def _mlp(spec: MLPSpec, hidden_size: int, prefix: str = "") -> Shapes:
 
 def _moe(spec: MoESpec, hidden_size: int) -> Shapes:
     experts = spec.num_experts if spec.experts_here is None else spec.experts_here
+    first, rows = ("expert_gate_up", 2 * spec.size) if spec.gated else ("expert_up", spec.size)
     shapes: Shapes = {
         "router.weight": (spec.num_experts, hidden_size),
-        "expert_gate_up.weight": (experts, 2 * spec.size, hidden_size),
+        f"{first}.weight": (experts, rows, hidden_size),
         "expert_down.weight": (experts, hidden_size, spec.size),
     }
     if spec.bias:
@@ -303,7 +345,7 @@ def _moe(spec: MoESpec, hidden_size: int) -> Shapes:
         shapes["router_correction.weight"] = (spec.num_experts,)
     if spec.shared_size is None:
         return shapes
-    shapes |= _mlp(MLPSpec(size=spec.shared_size), hidden_size, prefix="shared_")
+    shapes |= _mlp(MLPSpec(size=spec.shared_size, gated=spec.gated), hidden_size, prefix="shared_")
     return shapes | {"shared_switch.weight": (1, hidden_size)} if spec.shared_switch else shapes
 
 

@@ -80,6 +80,18 @@ _DECLARED: dict[str, tuple[str, ...]] = {
         "int64_t* sequences, int64_t num_sequences, const int64_t* runs, int64_t groups, int64_t key_heads, "
         "int64_t value_heads, int64_t key_dim, int64_t value_dim, int64_t kernel)",
     ),
+    "layers/convolution.cpp": (
+        "void causal_conv_T(const T* channels, int64_t stride, const T* taps, const T* bias, int64_t activated, T* y, "
+        "const int64_t* pages, int64_t page_bytes, int64_t first_byte, const int64_t* tokens, const int64_t* "
+        "sequences, int64_t num_sequences, const int64_t* runs, int64_t groups, int64_t num_channels, int64_t "
+        "kernel)",
+    ),
+    "layers/state_space.cpp": (
+        "void state_space_T(const T* mixed, int64_t stride, const float* decays, const float* steps, const float* "
+        "skips, float* read, const int64_t* pages, int64_t page_bytes, const int64_t* tokens, const int64_t* "
+        "sequences, int64_t num_sequences, const int64_t* runs, int64_t groups, int64_t key_heads, int64_t heads, "
+        "int64_t key_dim, int64_t value_dim)",
+    ),
     "layers/latents.cpp": (
         "void rope_and_write_latents_T(const T* query, int64_t query_stride, int64_t query_dim, const T* "
         "latents, int64_t latents_stride, const T* weight, const float* table, const int64_t* positions, T* "

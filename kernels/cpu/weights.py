@@ -221,7 +221,7 @@ class WeightKernels(LayerKernels):
             if gate_up.in_tiles != down.in_tiles:
                 gate_up, down = gate_up.in_rows(), down.in_rows()
         ours = expert_weights(gate_up, down)
-        if functions is None or ours is None:
+        if functions is None or ours is None or activation not in ACTIVATIONS:
             return self._fall_back("moe").moe(
                 x, gate_up, down, weights, experts, activation, biases=biases, unrounded=unrounded
             )

@@ -9,6 +9,7 @@ from pageant.kernels.base import HeadNorms
 from pageant.kernels.quantized import quantize
 from pageant.kernels.reference.attention import paged_attention
 from pageant.kernels.reference.cache import move_kv, move_slots, write_kv
+from pageant.kernels.reference.convolution import causal_conv
 from pageant.kernels.reference.delta_rule import gated_delta_net
 from pageant.kernels.reference.experts import (
     moe,
@@ -37,6 +38,7 @@ from pageant.kernels.reference.pointwise import (
 )
 from pageant.kernels.reference.products import embed, linear, logits
 from pageant.kernels.reference.sampling import mask_logits, sample, top_logprobs
+from pageant.kernels.reference.state_space import state_space
 from pageant.kernels.tiled import LinearWeight
 
 __all__ = ["ReferenceKernels"]
@@ -58,6 +60,8 @@ class ReferenceKernels:
     move_slots = staticmethod(move_slots)
     paged_attention = staticmethod(paged_attention)
     gated_delta_net = staticmethod(gated_delta_net)
+    causal_conv = staticmethod(causal_conv)
+    state_space = staticmethod(state_space)
     rms_norm = staticmethod(rms_norm)
     add_rms_norm = staticmethod(add_rms_norm)
     wide_rms_norm = staticmethod(wide_rms_norm)

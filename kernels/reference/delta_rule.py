@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
 
+from pageant.kernels.reference.convolution import convolve
 from pageant.kernels.states import StateBatch, StateMemory
 
-__all__ = ["causal_conv", "gated_delta_net", "gated_delta_rule", "unit_heads"]
+__all__ = ["gated_delta_net", "gated_delta_rule", "unit_heads"]
 
 
 def gated_delta_net(
@@ -26,7 +26,7 @@ def gated_delta_net(
         before.masked_fill_(strand.fresh, 0)
         for run in strand.runs:
             inputs = torch.cat([before, channels[run.tokens]], dim=1)
-            query, key, value = _heads(causal_conv(inputs, conv), memory)
+            query, key, value = _heads(convolve(inputs, conv), memory)
             read[run.tokens] = gated_delta_rule(
                 query, key, value, decay[run.tokens], strength[run.tokens], matrices
             )
@@ -45,21 +45,6 @@ def _heads(mixed: Tensor, memory: StateMemory) -> tuple[Tensor, Tensor, Tensor]:
         unit_heads(key.reshape(of_keys)),
         value.reshape(of_values).float(),
     )
-
-
-def causal_conv(x: Tensor, weight: Tensor) -> Tensor:
-    """Return the SiLU of a causal convolution of each channel, [b, n, C] in x's dtype.
-
-    x: [b, K - 1 + n, C], with the K - 1 inputs before the n tokens. weight: [C, K]. Sums are in float32, in the order
-    of the kernel, so that a token's numbers do not depend on how many are computed with it.
-    """
-    kernel = weight.shape[1]
-    count = x.shape[1] - kernel + 1
-    taps = weight.float().unbind(1)
-    total = x[:, :count].float() * taps[0]
-    for place in range(1, kernel):
-        total += x[:, place : place + count].float() * taps[place]
-    return silu(total).to(x.dtype)
 
 
 def unit_heads(x: Tensor, eps: float = 1e-6) -> Tensor:

@@ -19,6 +19,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": lambda gate_up: gelu_and_mul(gate_up, tanh=False),
     "gelu_tanh": lambda gate_up: gelu_and_mul(gate_up, tanh=True),
     "clamped_swiglu": clamped_swiglu,
+    "relu2": lambda up: up.relu().square(),
 }
 
 

@@ -107,9 +107,11 @@ def moe(
     biases: ExpertBiases = NO_BIASES,
     unrounded: bool = False,
 ) -> Tensor:
-    """See `Kernels.moe`. Parts of sums are the reference's."""
-    if unrounded:
-        return reference.moe(x, gate_up, down, weights, experts, activation, biases=biases, unrounded=True)
+    """See `Kernels.moe`. Parts of sums, and experts without a gate, are the reference's."""
+    if unrounded or activation == "relu2":
+        return reference.moe(
+            x, gate_up, down, weights, experts, activation, biases=biases, unrounded=unrounded
+        )
     tokens, hidden = x.shape
     num_experts, _, inner = down.shape
     top_k = experts.shape[1]

@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pageant.models.architectures import (
+    bamba,
     bert,
     deepseek_v2,
     deepseek_v3,
+    falcon_h1,
     gemma,
     gemma2,
     gemma3,
@@ -21,11 +23,14 @@ from pageant.models.architectures import (
     gpt_neox,
     gpt_oss,
     granite,
+    granite_hybrid,
+    lfm2,
     llama,
     minimax_m2,
     mistral,
     mixtral,
     modernbert,
+    nemotron_h,
     olmo2,
     olmo3,
     phi3,
@@ -62,10 +67,11 @@ _FAMILIES = (
     *(llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma, gemma2, gemma3),
     *(phi3, olmo2, olmo3, granite, smollm3, gpt2, gpt_neox, gpt_oss, starcoder2),
     *(glm4_moe, minimax_m2, deepseek_v2, deepseek_v3, qwen3_next, qwen3_5),
+    *(lfm2, granite_hybrid, bamba, falcon_h1, nemotron_h),
 )
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.name: architecture
-    for architecture in (*(family.ARCHITECTURE for family in _FAMILIES), qwen3_5.MIXTURE)
+    for architecture in (*(family.ARCHITECTURE for family in _FAMILIES), qwen3_5.MIXTURE, lfm2.MIXTURE)
 }
 ENCODERS: dict[str, Architecture] = {
     encoder.name: encoder

@@ -30,7 +30,7 @@ from pageant.models.quantizing.rounded import Rounded, check_finite, round_off
 from pageant.models.quantizing.rounding import dequantised
 from pageant.models.quantizing.schemes import Scheme
 from pageant.models.quantizing.targets import Selection, Target
-from pageant.models.recurrent_states import LayerState
+from pageant.models.recurrent_states import Both, LayerState
 from pageant.models.rotary import rotary_table
 from pageant.models.spec import DecoderSpec, LayerSpec
 from pageant.models.state_batch import make_state_batch
@@ -120,13 +120,13 @@ class _Layer:
             rotary = rotary_table(layer.rope, longest, torch.device("cpu"))
         self._layer = DecoderLayer(spec, layer, rotary, self._weights, cast("Kernels", observed))
         blocks = max(one.num_blocks for one in passes)
-        self._cache: Any
-        if layer.delta_net is not None:
-            self._cache = LayerState.alone(layer.delta_net, blocks, dtype)
-        else:
-            (self._cache,) = KVLayout.of(spec.attention, 1, dtype).allocate(
-                blocks, BLOCK_SIZE, torch.device("cpu")
-            )
+        cpu = torch.device("cpu")
+        attention: Any = None
+        if layer.attends:
+            (attention,) = KVLayout.of(spec.attention, 1, dtype).allocate(blocks, BLOCK_SIZE, cpu)
+        self._memory = Both(
+            attention, None if layer.recurrent is None else LayerState.alone(layer.recurrent, blocks, dtype)
+        )
 
     def rounded(self, targets: Sequence[Target], scheme: Scheme, solving: Solving) -> Iterator[Rounded]:
         """Yield the layer's targets, rounded; its weights are then what they are dequantised to."""
@@ -151,9 +151,14 @@ class _Layer:
 
     def _run(self, one: Pass) -> Tensor:
         batch: Any = one.batch
-        if isinstance(self._cache, LayerState):
-            batch = make_state_batch(one.batch, one.batch.block_tables[None], BLOCK_SIZE)
-        hidden, residual = self._layer.forward(one.stream, None, one.positions, batch, self._cache, None)
+        memory: Any = self._memory.attention
+        if self._memory.recurrent is not None:
+            of_states = make_state_batch(one.batch, one.batch.block_tables[None], BLOCK_SIZE)
+            if memory is None:
+                batch, memory = of_states, self._memory.recurrent
+            else:
+                batch, memory = Both(batch, of_states), self._memory
+        hidden, residual = self._layer.forward(one.stream, None, one.positions, batch, memory, None)
         return hidden if residual is None else hidden + residual
 
 

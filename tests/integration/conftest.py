@@ -17,14 +17,22 @@ from transformers import (
     Cohere2ForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    FalconH1Config,
+    FalconH1ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
+    Lfm2Config,
+    Lfm2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    NemotronHConfig,
+    NemotronHForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -65,6 +73,15 @@ RECURRENT = {
     **{"linear_key_head_dim": 8, "linear_value_head_dim": 8, "initializer_range": 0.2},
     "max_position_embeddings": 2048,
 }
+MAMBA = {
+    **{"num_hidden_layers": 3, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 1},
+    **{"mamba_d_state": 8, "mamba_n_groups": 2, "max_position_embeddings": 2048},
+}
+NEMOTRON = {
+    **{"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 2, "head_dim": 16},
+    **{"layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"]},
+    **{"rescale_prenorm_residual": False, "max_position_embeddings": 2048},
+}
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "deepseek_v3": (DeepseekV3ForCausalLM, partial(DeepseekV3Config, **LATENTS)),
     "gemma3": (
@@ -80,6 +97,23 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
             use_qk_norm=True,
         ),
     ),
+    "falcon_h1": (FalconH1ForCausalLM, partial(FalconH1Config, **MAMBA, mamba_d_ssm=64)),
+    "granite_hybrid": (
+        GraniteMoeHybridForCausalLM,
+        partial(
+            GraniteMoeHybridConfig,
+            **MAMBA,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            num_local_experts=0,
+            shared_intermediate_size=96,
+            attention_multiplier=0.25,
+        ),
+    ),
+    "lfm2": (
+        Lfm2ForCausalLM,
+        partial(Lfm2Config, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"]),
+    ),
+    "nemotron_h": (NemotronHForCausalLM, partial(NemotronHConfig, **NEMOTRON)),
     "llama": (LlamaForCausalLM, LlamaConfig),
     "mistral": (MistralForCausalLM, MistralConfig),
     "mistral with a window": (MistralForCausalLM, partial(MistralConfig, sliding_window=WINDOW)),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
 
-from pageant.kernels.base import AttentionBatch, Kernels, StateRows
+from pageant.kernels.base import Kernels, StateRows
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.states import Page, StateBatch, StateMemory
-from pageant.models.state_batch import make_state_batch
+from pageant.kernels.states import StateBatch, StateMemory
+from tests.kernels.state_steps import (
+    BLOCK_SIZE,
+    GROUPS,
+    MARK,
+    NUM_BLOCKS,
+    make_way,
+    marked_pages,
+    own_spans,
+)
 
-BatchMaker = Callable[..., AttentionBatch]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-BLOCK_SIZE, GROUPS, NUM_BLOCKS = 8, 2, 200
 # Key heads, heads, numbers of keys and of values, and tokens of the convolution.
 SIZES = [(2, 4, 16, 8, 4), (3, 3, 7, 5, 2), (1, 2, 33, 70, 3), (2, 2, 128, 128, 4)]
-MARK = 7  # in every byte that nobody has written
 
 
 @dataclass
@@ -44,22 +48,17 @@ class Layer:
     def __init__(self, sizes: tuple[int, ...], dtype: torch.dtype, page_bytes: int | None = None) -> None:
         key_heads, heads, key_dim, value_dim, kernel = sizes
         self._chance = torch.Generator().manual_seed(sum(sizes))
+        self.num_channels = 2 * key_heads * key_dim + heads * value_dim
+        size = 4 * heads * key_dim * value_dim + dtype.itemsize * (kernel - 1) * self.num_channels
         self.memory = StateMemory(
-            num_key_heads=key_heads,
             num_heads=heads,
             key_dim=key_dim,
             value_dim=value_dim,
+            num_channels=self.num_channels,
             kernel=kernel,
             dtype=dtype,
-            pages=(),
+            pages=marked_pages(size, page_bytes),
         )
-        self.num_channels = sum(self.memory.sizes)
-        size = 4 * heads * key_dim * value_dim + dtype.itemsize * (kernel - 1) * self.num_channels
-        page_bytes = page_bytes or -(-size // 8) * 8 + 8
-        count = -(-size // page_bytes)
-        wider = [torch.full((NUM_BLOCKS, page_bytes + 16), MARK, dtype=torch.uint8) for _ in range(count)]
-        pages = tuple(Page(n % GROUPS, one[:, :page_bytes]) for n, one in enumerate(wider))
-        self.memory = StateMemory(**{**vars(self.memory), "pages": pages})
         self.conv = (self._randn(self.num_channels, kernel) / kernel).to(dtype)
         self.tables = torch.randperm(NUM_BLOCKS, generator=self._chance).view(GROUPS, 5, -1).int()
 
@@ -106,9 +105,8 @@ class Layer:
 
         Replayed tokens count to a span, and are behind all others.
         """
-        replays = [0] * len(spans) if rows is None else rows.replayed.tolist()
-        own = [(first + more, last) for (first, last), more in zip(spans, replays, strict=True)]
-        order = [*own, *((first, first + more) for (first, _), more in zip(spans, replays, strict=True))]
+        own = own_spans(spans, rows)
+        order = [*own, *((first, start) for (first, _), (start, _) in zip(spans, own, strict=True))]
         names = ("channels", "decay", "strength")
         inputs = [
             torch.cat(
@@ -119,19 +117,7 @@ class Layer:
             )
             for name in names
         ]
-        lengths = torch.tensor([last - first for first, last in own])
-        nothing: Any = torch.empty(0)
-        batch = AttentionBatch(
-            query_starts=F.pad(lengths.cumsum(0), (1, 0)).int(),
-            context_lengths=torch.tensor([last for _, last in spans], dtype=torch.int32),
-            block_tables=self.tables[0],
-            slots=nothing,
-            positions=nothing,
-            max_query_length=int(lengths.max()),
-            max_context_length=max(last for _, last in spans),
-            states=rows,
-        )
-        way = make_state_batch(batch, self.tables[:, : len(spans)], BLOCK_SIZE)
+        way = make_way(self.tables, spans, rows)
         wider = torch.cat([inputs[0], inputs[0][:, :3]], dim=1)
         read = kernels.gated_delta_net(
             wider[:, : self.num_channels], self.conv, inputs[1], inputs[2], self.memory, way

@@ -88,10 +88,12 @@ def _make(name: str, path: Path) -> Family:
             parameter.data.normal_(mean=parameter.data.mean().item(), std=0.2)
         if parameter_name.endswith("gate_up_proj_bias"):
             parameter.data.mul_(25)  # so that some gates are clamped
+        if parameter_name.endswith(("A_log", ".D", "dt_bias")):  # the same in all layers, and of large steps
+            parameter.data.normal_(mean=-0.5, std=1.0)
         if parameter_name.endswith("sinks"):
             parameter.data.normal_(std=2.0)
     for buffer_name, buffer in model.named_buffers():
-        if buffer_name.endswith("e_score_correction_bias"):
+        if buffer_name.endswith(("e_score_correction_bias", "expert_bias")):
             buffer.normal_(std=0.2)
     model.save_pretrained(path)
     return Family(path, model)

@@ -14,8 +14,9 @@ from torch import Tensor
 from pageant.kernels.base import AttentionBatch, StateRows
 from pageant.models.kv_cache import KVLayout
 from pageant.models.layer_groups import LayerGroups
+from pageant.models.recurrent_spec import DeltaNetSpec
 from pageant.models.recurrent_states import RecurrentStates
-from pageant.models.spec import AttentionSpec, DecoderSpec, DeltaNetSpec
+from pageant.models.spec import AttentionSpec, DecoderSpec
 from pageant.protocol.errors import ConfigurationError
 
 TOKENS = torch.randint(6, 331, (40,), generator=torch.Generator().manual_seed(3)).tolist()
@@ -29,7 +30,7 @@ def test_qwen3_next_80b_needs_blocks_of_256_tokens(family: Callable[[str], Any])
         DeltaNetSpec(**sizes),
         AttentionSpec(num_heads=16, num_kv_heads=2, head_dim=256, scale=1),
     )
-    kinds = [replace(small.layers[0], delta_net=delta_net)] * 3 + [small.layers[3]]
+    kinds = [replace(small.layers[0], recurrent=delta_net)] * 3 + [small.layers[3]]
     spec: DecoderSpec = replace(small, attention=attention, layers=tuple(kinds * 12))
     states = RecurrentStates(spec, torch.bfloat16)
     assert states.bytes_beside == 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
@@ -73,7 +74,9 @@ class Tables:
         return logits
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_next", "qwen3_5", "lfm2", "granite_hybrid_dense", "falcon_h1", "nemotron_h"]
+)
 def test_tokens_that_may_be_wrong_are_taken_in_only_when_they_are_replayed(
     family: Callable[[str], Any], name: str
 ) -> None:

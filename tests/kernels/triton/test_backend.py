@@ -10,6 +10,8 @@ SHARED = {
     "embed",
     "gather_columns",
     "gated_delta_net",
+    "causal_conv",
+    "state_space",
     "quantize",
     "multiply_heads",
     "rope_and_write_latents",

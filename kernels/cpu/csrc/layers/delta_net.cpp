@@ -3,20 +3,15 @@
 //
 // The chunked matrix form was turned down: its rounding depends on where chunks begin, and one pass over a state for each token
 // takes about a tenth of the time of the projections around it.
-#include <algorithm>
 #include <cmath>
 #include <iterator>
 
 #include "base/activations.h"
-#include "base/rows.h"
-#include "base/scratch.h"
+#include "layers/states.h"
 
 namespace {
 
 constexpr int COLUMN_VECTORS = W == 16 ? 4 : 2;  // of a panel: columns of a state that stay in registers and the first cache
-constexpr int64_t TOKENS_MAX = 64;               // of a tile, which goes through one panel after another
-
-int64_t padded(int64_t n) { return (n + W - 1) / W * W; }
 
 // What a key and a query find in N vectors of columns of a state.
 template <int N>
@@ -89,11 +84,6 @@ void through_panel(const Tile& p, float* state, int64_t column) {
     }
 }
 
-struct Page {
-    char* memory;  // of block 0
-    int64_t group, stride;  // bytes from a block to the next
-};
-
 // Neighbouring channels, and where they lie in a row of a task's own.
 struct Slice {
     int64_t from, to, size;
@@ -101,45 +91,28 @@ struct Slice {
 
 template <class T>
 struct DeltaNet {
+    States states;
     const T* channels;  // [tokens, C]: queries, keys, values
     int64_t stride;
     const T* taps;                     // [C, kernel]
     const float *decays, *strengths;  // [tokens, value_heads]
     float* read;                       // [tokens, value_heads, value_dim]
-    const Page* pages;
-    int64_t page_bytes;
-    const int64_t* tokens;     // by sequence
-    const int64_t* sequences;  // of each: first run, last, whether it is new, its blocks
-    const int64_t* runs;       // of each: first of the tokens, behind the last, whether its states are kept, its blocks
-    int64_t groups, key_heads, value_heads, key_dim, value_dim, kernel;
+    int64_t key_heads, value_heads, key_dim, value_dim, kernel;
 
     int64_t share() const { return value_heads / key_heads; }
     int64_t num_channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
-    const int64_t* sequence(int64_t i) const { return sequences + i * (3 + groups); }
-    const int64_t* run(int64_t i) const { return runs + i * (3 + groups); }
-
-    // Calls body(where it is, how far into the bytes, how many) for each page that has some of these bytes of a state.
-    template <class Body>
-    void in_pages(const int64_t* blocks, int64_t first, int64_t bytes, const Body& body) const {
-        for (int64_t done = 0; done < bytes;) {
-            const int64_t at = first + done, within = at % page_bytes;
-            const int64_t some = std::min(page_bytes - within, bytes - done);
-            const Page& page = pages[at / page_bytes];
-            body(page.memory + blocks[page.group] * page.stride + within, done, some);
-            done += some;
-        }
-    }
 };
 
 // A key head of a sequence, with the value heads that share it: their states, and a tile of tokens.
 template <class T>
 struct Head {
     const DeltaNet<T>& p;
+    const Panels<COLUMN_VECTORS> matrix;
     const int64_t head, keys_width, values_width, width;  // of rows, padded
     float *states, *flat, *inputs, *mixed, *taps, *read, *factors, *strengths, *products;
 
     Head(const DeltaNet<T>& p, int64_t head)
-        : p(p), head(head), keys_width(padded(p.key_dim)), values_width(padded(p.value_dim)),
+        : p(p), matrix{p.key_dim, p.value_dim}, head(head), keys_width(padded(p.key_dim)), values_width(padded(p.value_dim)),
           width(2 * keys_width + p.share() * values_width) {
         static thread_local Scratch<float> scratch;
         const int64_t rows = TOKENS_MAX + p.kernel - 1;
@@ -178,9 +151,9 @@ struct Head {
             restore(sequence + 3);
         }
         for (int64_t r = sequence[0]; r < sequence[1]; r++) {
-            const int64_t* run = p.run(r);
+            const int64_t* run = p.states.run(r);
             for (int64_t first = run[0]; first < run[1]; first += TOKENS_MAX)
-                take_in(p.tokens + first, std::min(TOKENS_MAX, run[1] - first));
+                take_in(p.states.tokens + first, std::min(TOKENS_MAX, run[1] - first));
             if (run[2]) save(run + 3);
         }
     }
@@ -198,22 +171,13 @@ struct Head {
             const float* values = mixed + 2 * keys_width + i * values_width;
             const Tile tile{count, p.key_dim, width, mixed + keys_width, mixed, values, factors, strengths, products, read,
                             values_width};
-            for_panels(i, [&](float* panel, int64_t column, auto vectors) { through_panel<vectors>(tile, panel, column); });
+            matrix.each(state_of(i), [&](float* panel, int64_t column, auto n) { through_panel<n>(tile, panel, column); });
             for (int64_t t = 0; t < count; t++)
                 std::copy_n(read + t * values_width, p.value_dim, p.read + (tokens[t] * p.value_heads + own) * p.value_dim);
         }
     }
 
-    // Calls body(panel of the state, its first column, how many vectors of columns).
-    template <class Body>
-    void for_panels(int64_t i, const Body& body) const {
-        constexpr int64_t MOST = COLUMN_VECTORS * W;
-        float* state = states + i * p.key_dim * values_width;
-        for (int64_t column = 0; column < values_width; column += MOST) {
-            const int64_t vectors = std::min(MOST, values_width - column) / W;
-            with_count<COLUMN_VECTORS>(vectors, [&](auto n) { body(state + column * p.key_dim, column, n); });
-        }
-    }
+    float* state_of(int64_t i) const { return states + i * matrix.size(); }
 
     // The SiLU of a causal convolution of each channel. Leaves the last inputs before the first.
     void convolve(const int64_t* tokens, int64_t count) {
@@ -253,69 +217,36 @@ struct Head {
     }
 
     // Where a value head's matrix begins in a state, and where an input of the convolution is.
-    int64_t matrix_at(int64_t i) const { return (head * p.share() + i) * matrix_bytes(); }
-    int64_t matrix_bytes() const { return p.key_dim * p.value_dim * 4; }
+    int64_t matrix_at(int64_t i) const { return (head * p.share() + i) * matrix.bytes(); }
     int64_t input_at(int64_t row, int64_t channel) const {
-        return p.value_heads * matrix_bytes() + (row * p.num_channels() + channel) * int64_t(sizeof(T));
+        return p.value_heads * matrix.bytes() + (row * p.num_channels() + channel) * int64_t(sizeof(T));
     }
 
     void restore(const int64_t* blocks) {
-        for (int64_t i = 0; i < p.share(); i++) {
-            const float* matrix = flat;
-            p.in_pages(blocks, matrix_at(i), matrix_bytes(), [&](const char* place, int64_t at, int64_t bytes) {
-                if (bytes == matrix_bytes()) matrix = (const float*)place;
-                else std::memcpy((char*)flat + at, place, bytes);
-            });
-            for_panels(i, [&](float* panel, int64_t column, auto vectors) {
-                for_rows_of(panel, column, vectors, [&](float* own, int64_t from, int n) { store(own, get(matrix + from, n)); });
-            });
-        }
+        for (int64_t i = 0; i < p.share(); i++) matrix.restore(p.states, blocks, matrix_at(i), state_of(i), flat);
         T* row = (T*)flat;
         for (int64_t j = 0; j + 1 < p.kernel; j++)
             for_slices([&](const Slice& s) {
-                p.in_pages(blocks, input_at(j, s.from), s.size * sizeof(T),
-                           [&](const char* place, int64_t at, int64_t bytes) { std::memcpy((char*)row + at, place, bytes); });
+                p.states.load_bytes(blocks, input_at(j, s.from), s.size * sizeof(T), row);
                 along(s.size, [&](int64_t c, int n) { put(inputs + j * width + s.to + c, get(row + c, n), n); });
             });
     }
 
     void save(const int64_t* blocks) {
-        for (int64_t i = 0; i < p.share(); i++) {
-            float* matrix = flat;
-            p.in_pages(blocks, matrix_at(i), matrix_bytes(), [&](char* place, int64_t, int64_t bytes) {
-                if (bytes == matrix_bytes()) matrix = (float*)place;
-            });
-            for_panels(i, [&](float* panel, int64_t column, auto vectors) {
-                for_rows_of(panel, column, vectors, [&](float* own, int64_t to, int n) { put(matrix + to, load<vf>(own), n); });
-            });
-            if (matrix == flat)
-                p.in_pages(blocks, matrix_at(i), matrix_bytes(),
-                           [&](char* place, int64_t at, int64_t bytes) { std::memcpy(place, (char*)flat + at, bytes); });
-        }
+        for (int64_t i = 0; i < p.share(); i++) matrix.save(p.states, blocks, matrix_at(i), state_of(i), flat);
         T* row = (T*)flat;
         for (int64_t j = 0; j + 1 < p.kernel; j++)
             for_slices([&](const Slice& s) {
                 along(s.size, [&](int64_t c, int n) { put(row + c, get(inputs + j * width + s.to + c, n), n); });
-                p.in_pages(blocks, input_at(j, s.from), s.size * sizeof(T),
-                           [&](char* place, int64_t at, int64_t bytes) { std::memcpy(place, (char*)row + at, bytes); });
+                p.states.store_bytes(blocks, input_at(j, s.from), s.size * sizeof(T), row);
             });
-    }
-
-    // Calls body(vector of a panel, its first number's place in the matrix, how many of its numbers are there).
-    template <class Body>
-    void for_rows_of(float* panel, int64_t column, int vectors, const Body& body) const {
-        for (int64_t i = 0; i < p.key_dim; i++)
-            for (int n = 0; n < vectors; n++) {
-                const int64_t at = column + n * W, here = std::min<int64_t>(W, p.value_dim - at);
-                body(panel + (i * vectors + n) * W, i * p.value_dim + at, int(here));
-            }
     }
 };
 
 template <class T>
 void gated_delta_net(const DeltaNet<T>& p, int64_t sequences) {
     parallel_for(sequences * p.key_heads, [&](int64_t task) {
-        Head<T>(p, task % p.key_heads).compute(p.sequence(task / p.key_heads));
+        Head<T>(p, task % p.key_heads).compute(p.states.sequence(task / p.key_heads));
     });
 }
 
@@ -326,8 +257,9 @@ void gated_delta_net(const DeltaNet<T>& p, int64_t sequences) {
                      float* read, const int64_t* pages, int64_t page_bytes, const int64_t* tokens,                    \
                      const int64_t* sequences, int64_t num_sequences, const int64_t* runs, int64_t groups,            \
                      int64_t key_heads, int64_t value_heads, int64_t key_dim, int64_t value_dim, int64_t kernel) {    \
-        gated_delta_net<T>({channels, stride, taps, decays, strengths, read, (const Page*)pages, page_bytes, tokens,  \
-                            sequences, runs, groups, key_heads, value_heads, key_dim, value_dim, kernel},             \
+        gated_delta_net<T>({{(const Page*)pages, page_bytes, tokens, sequences, runs, groups},                        \
+                            channels, stride, taps, decays, strengths, read, key_heads, value_heads, key_dim,         \
+                            value_dim, kernel},                                                                       \
                            num_sequences);                                                                            \
     }
 GATED_DELTA_NET(pageant_gated_delta_net_f32, float)
