@@ -147,6 +147,9 @@ def local_spec(spec: DecoderSpec, shard: Shard) -> DecoderSpec:
 
 def _local_mlp(layer: LayerSpec, shard: Shard) -> MLPSpec | MoESpec:
     mlp, ranks = layer.mlp, shard.ranks
+    assert mlp is not None, (
+        "layers without an MLP are of models with recurrent layers, which are not shared out"
+    )
     if not isinstance(mlp, MoESpec):
         return replace(mlp, size=mlp.size // ranks)
     shared = None if mlp.shared_size is None else mlp.shared_size // ranks
@@ -290,6 +293,7 @@ def _inner_size(spec: DecoderSpec, place: Place, module: str) -> int | None:
     if place.layer is None or not module.endswith(("gate_up", "up", "down")):
         return None
     mlp = spec.layers[place.layer].mlp
+    assert mlp is not None, "the place is in one"
     if isinstance(mlp, MLPSpec):
         return mlp.size
     return mlp.shared_size if module.startswith("shared_") else mlp.size
