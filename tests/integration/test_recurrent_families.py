@@ -19,7 +19,7 @@ from tests.integration.test_kv_8_bits import (
     tokens_of,
 )
 
-NUM_BLOCKS = {"lfm2": 150, "granite_hybrid": 230, "nemotron_h": 230, "falcon_h1": 230}
+NUM_BLOCKS = {"lfm2": 150, "granite_hybrid": 230, "nemotron_h": 230, "falcon_h1": 200}
 
 
 @pytest.fixture(scope="module", params=NUM_BLOCKS)
