@@ -141,7 +141,7 @@ def _inner_sizes(spec: DecoderSpec, experts: ExpertSharing) -> dict[str, int]:
                 sizes["the experts' inner layers"] = layer.mlp.size
             if layer.mlp.shared_size is not None:
                 sizes["the shared expert's inner layers"] = layer.mlp.shared_size
-        else:
+        elif layer.mlp is not None:
             sizes["the MLPs' inner layers"] = layer.mlp.size
     return sizes
 
