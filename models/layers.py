@@ -63,7 +63,7 @@ class DecoderLayer:
             self.projections |= recurrent.projections
             mixers.append(recurrent)
         if mixers:
-            mixer = mixers[0] if len(mixers) == 1 else partial(_beside, *mixers)
+            mixer = mixers[0] if len(mixers) == 1 else partial(_beside, mixers[0], mixers[1])
             self._attention = _scaled(mixer, spec.residual_scale)
         if layer.mlp is not None:
             mlp = make_mlp(layer, weights, kernels, joint)

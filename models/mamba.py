@@ -78,7 +78,8 @@ class Mamba:
         """Return x, float32 [T, values], each group of heads divided by its root mean square, times the weight."""
         assert self._scale is not None, "a layer with a norm has its weight"
         groups = x.view(len(x), self._spec.num_groups, len(self._ones))
-        return self._kernels.rms_norm(groups, self._ones, self._eps).flatten(1) * self._scale
+        normal: Tensor = self._kernels.rms_norm(groups, self._ones, self._eps).flatten(1) * self._scale
+        return normal
 
 
 def _multipliers(spec: MambaSpec, like: Tensor) -> Tensor | None:
