@@ -1,7 +1,7 @@
 """The recurrence of Mamba-2 (Dao, Gu, 2024), token after token.
 
 Each head keeps a matrix S, [key_dim, value_dim], float32. A token with values x, key B, decay g and time step d changes
-it to S' = exp(g) S + B (d x)^T, and its query C reads S'^T C, to which a share of the values themselves is added.
+it to S' = exp(g) S + B (d x)^T. Its query C reads S'^T C, to which a share of x is added.
 """
 
 from __future__ import annotations
