@@ -88,8 +88,9 @@ class LayerState:
         return cls.of(spec, dtype, (Page(0, page),))
 
     def with_kept(self, batch: StateBatch, *columns: Tensor) -> tuple[Tensor, ...]:
-        """Return columns [T, ...] of a step's tokens, and behind them those of replayed ones, of their own dtypes. Keeps
-        those of drafts.
+        """Return columns of a step's tokens, [T, ...] of any dtype, and behind them those of replayed ones.
+
+        Keeps those of drafts.
         """
         found = columns
         if batch.replayed is not None:

@@ -18,7 +18,7 @@ from tests.integration.test_kv_8_bits import (
     tokens_of,
 )
 
-NUM_BLOCKS = {"lfm2": 75, "granite_hybrid": 110, "nemotron_h": 110, "falcon_h1": 90}
+NUM_BLOCKS = {"lfm2": 75, "granite_hybrid": 136, "nemotron_h": 136, "falcon_h1": 94}
 
 
 @pytest.fixture(scope="module", params=NUM_BLOCKS)
