@@ -48,11 +48,6 @@ def put_to_sleep(plan: ActorPlan, replicas: Collection[str]) -> ActorPlan:
     """Return an actor's plan; of an executor of one of these replicas, that of one which sleeps in its place."""
     if role_of(plan.name) != "executor" or replica_of(plan.name) not in replicas:
         return plan
-    if plan.bound:
-        raise TopologyError(
-            "start_asleep",
-            "found true for a group of executors, which does not sleep in this version; expected false",
-        )
     awake: dict[str, Any] = msgspec.json.decode(plan.options)
     options = SleepingOptions(
         awake_class=plan.cls,

@@ -31,7 +31,6 @@ from pageant.actors.executor.instructions import (
 from pageant.actors.executor.options import ExecutorOptions, make_runner
 from pageant.actors.executor.runners.memory import available_bytes
 from pageant.actors.executor.storing import Storing
-from pageant.actors.executor.succeeding import Succeeding
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.tracing import step_spans
@@ -52,7 +51,7 @@ LOOK_SECONDS = 1.0  # between two looks at whether steps return
 PROGRESS_STEPS = 100  # messages about the loading of the weights, at most
 
 
-class Executor(Storing, Leading, Adapting, Succeeding):
+class Executor(Storing, Leading, Adapting):
     """Computes the steps of one device, or leads a group of executors that compute them together."""
 
     role = EXECUTOR
@@ -101,6 +100,10 @@ class Executor(Storing, Leading, Adapting, Succeeding):
         self.watch("blocks")
         self.watch(GRAMMAR)
 
+    def _present_runner(self) -> ModelRunner:
+        """See `Succeeding`."""
+        return self._runner
+
     def open_thread(self) -> ComputingThread:
         """Return the computing thread of the runner."""
         thread = LeadingThread if self.followers else ComputingThread
@@ -132,6 +135,8 @@ class Executor(Storing, Leading, Adapting, Succeeding):
         )
 
     def _report(self, done: int, total: int) -> None:
+        """See `Loading`. The leader's progress speaks for its group."""
+        super()._report(done, total)
         step = done * PROGRESS_STEPS // max(1, total)
         if step > self._reported:
             self._reported = step

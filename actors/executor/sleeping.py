@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pageant.actors.executor.kept_weights import KeptWeights
-from pageant.actors.executor.options import ExecutorOptions, load_weights
-from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.executor.loading import Loading
+from pageant.actors.executor.options import ExecutorOptions
+from pageant.actors.runtime import ActorOptions, receives
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.models.adapters.checkpoint import RANK_MAX, AdapterCheckpoint
 from pageant.models.checkpoint import Checkpoint
@@ -34,7 +35,7 @@ from pageant.protocol.adapters import (
 )
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.guiding import GuidesLost, TokenMasks
-from pageant.protocol.lifecycle import ASLEEP, WEIGHT_VERSION, Part, SleepLevel
+from pageant.protocol.lifecycle import ASLEEP, SLEEPING_CLASS, WEIGHT_VERSION, Part, SleepLevel
 from pageant.protocol.roles import EXECUTOR
 from pageant.protocol.statistics import ExecutorStatistics, GetExecutorStatistics
 from pageant.protocol.stepping import MAX_MODEL_LEN, StepPlan
@@ -46,11 +47,12 @@ if TYPE_CHECKING:
 PLACE = "actors.executor"  # in a topology
 
 
-class SleepingExecutor(Actor):
+class SleepingExecutor(Loading):
     """Keeps the weights, or nothing, until the executor wakes."""
 
     role = EXECUTOR
     heavy = True
+    follower = SLEEPING_CLASS
 
     class Options(ActorOptions, frozen=True, kw_only=True):
         """See `protocol.lifecycle.SleepingOptions`."""
@@ -66,15 +68,28 @@ class SleepingExecutor(Actor):
             self.awake()
 
         def awake(self) -> ActorOptions:
-            """Return the options of the executor when it wakes.
+            """Return the options of the executor when it wakes, on the device that this one has.
 
             Raises:
                 ValueError: it does not take them.
             """
             cls = load_actor_class(self.awake_class, f"{PLACE}.class")
-            found = msgspec.convert(json.loads(self.awake_options), cls.Options)
+            given = json.loads(self.awake_options)
+            found = msgspec.convert(
+                given | ({"device": self.device} if "device" in given else {}), cls.Options
+            )
             assert isinstance(found, ActorOptions), "they are an actor's"
             return found
+
+        @property
+        def num_members(self) -> int:
+            """See `ActorOptions`. A group sleeps with all its members."""
+            return self.awake().num_members
+
+        @property
+        def members_because(self) -> str:
+            """See `ActorOptions`."""
+            return self.awake().members_because
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -82,6 +97,11 @@ class SleepingExecutor(Actor):
         self._awake_class = load_actor_class(options.awake_class, f"{PLACE}.class")
         self.features = self._awake_class.features
         self._model: LoadedModel | None = None
+
+    @property
+    def rank(self) -> int:
+        """See `Loading`."""
+        return int(self.name.rpartition("/")[2]) if self._awake.num_members > 1 else 0
 
     async def on_start(self) -> None:
         await self.offload(self._settle)
@@ -94,7 +114,7 @@ class SleepingExecutor(Actor):
             elif isinstance(self._awake, ExecutorOptions) and getattr(
                 self._awake_class, "loads_weights", False
             ):
-                self._model = load_weights(self._awake)
+                self._model = self._load_weights(self._awake)
         elif self._model is not None:
             self._model.park()
         if "torch" in sys.modules:

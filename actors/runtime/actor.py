@@ -143,6 +143,11 @@ class Actor:
         return self._cell.incarnation
 
     @property
+    def is_ending(self) -> bool:
+        """Tell whether this life is over, or ends. An offloaded function of minutes looks, from its thread."""
+        return self._cell.closed
+
+    @property
     def sender(self) -> str:
         """Return the sender of the message that is being handled. Valid until the handler first awaits."""
         return self._cell.sender

@@ -158,8 +158,10 @@ class NodeAgent(Actor):
             self._ending[order.name] = ended = asyncio.Event()
             self.spawn(self._stop(cell, ended))
             return
-        if cell is None and self._ordered.get(order.name) == order.incarnation:
-            self._ordered[order.name] += 1  # its class is still loaded: it does not begin
+        is_before = cell is None or cell.incarnation < order.incarnation
+        if is_before and self._ordered.get(order.name) == order.incarnation:
+            # Its class is still loaded, or the life before it still ends: it does not begin.
+            self._ordered[order.name] += 1
         self.tell(SUPERVISOR, ActorStopped(name=order.name, incarnation=order.incarnation))
 
     async def _stop(self, cell: Cell, ended: asyncio.Event) -> None:

@@ -66,6 +66,8 @@ class Bonds:
         stops: list[Stop] = []
         for actor in ended:
             alive = [member for member in self.others(actor) if member.alive]
+            for member in self.others(actor):
+                member.restore_former()
             for member in alive:
                 member.mark_exited(_because(actor, reason))
             stops += _stops(alive, _because(actor, reason))

@@ -7,7 +7,7 @@ clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pageant.actors.runtime.bonds import Bonds
@@ -25,7 +25,8 @@ from pageant.actors.runtime.instructions import (
 from pageant.actors.runtime.lease import Leases, LeaseTerms
 from pageant.actors.runtime.lives import ActorLife, NodeLife, RestartLimits
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
-from pageant.protocol.supervision import SWAPPED, Directory, Facts
+from pageant.actors.runtime.succession import Succession
+from pageant.protocol.supervision import Directory, Facts
 
 # The time for which a node that was given an incarnation is expected, before another may be given one.
 JOINING_SECONDS_MAX = 10.0
@@ -33,7 +34,7 @@ JOINING_SECONDS_MAX = 10.0
 VISITOR = "visitor:"
 
 
-class Supervision:
+class Supervision(Succession):
     """State of every node and actor: alive, being started, or down for good. Times are seconds of a monotonic
     clock.
 
@@ -229,32 +230,6 @@ class Supervision:
     def _actors_of(self, node: str) -> list[ActorLife]:
         return [actor for actor in self._actors.values() if actor.plan.node == node]
 
-    def plan_of(self, name: str) -> ActorPlan | None:
-        """Return an actor's plan, if it is up and is not being swapped; else None."""
-        actor = self._actors.get(name)
-        return actor.plan if actor is not None and actor.up and actor.former is None else None
-
-    def swap(self, plan: ActorPlan) -> list[Instruction]:
-        """End the life of an actor that is up, and begin another with this plan. If that fails, the former plan
-        returns.
-        """
-        actor = self._actors[plan.name]
-        assert self.plan_of(plan.name) is not None, f"{plan.name} is not up"
-        actor.former, actor.plan = actor.plan, plan
-        actor.mark_exited(SWAPPED)
-        return [Publish(), *self._start([actor])]
-
-    def roll_back(self, name: str, error: str) -> list[Instruction]:
-        """Restore the former plan of an actor whose successor has not started; do nothing if there is none any
-        more.
-        """
-        actor = self._actors.get(name)
-        if actor is None or actor.former is None:
-            return []
-        actor.restore_former()
-        actor.mark_exited(error)
-        return [Publish(), *self._start([actor])]
-
     def actor_started(
         self,
         name: str,
@@ -269,7 +244,8 @@ class Supervision:
             return []
         actor.features, actor.facts = features, dict(facts or {})
         actor.ready(now)
-        actor.proven, actor.former = True, None
+        actor.proven = True
+        self._succeeded(actor)
         node = self._nodes[actor.plan.node]
         # The node lives, and its loop is not held up by a start any more.
         if node.plan.process and not node.suspicion:
@@ -284,24 +260,6 @@ class Supervision:
             return []
         actor.facts = dict(facts)
         return [Publish()]
-
-    def planned(self, name: str) -> ActorPlan | None:
-        """Return the plan of an actor's next life, whether it is up or not; None if there is no such actor."""
-        actor = self._actors.get(name)
-        return None if actor is None else actor.plan
-
-    def amend(self, name: str, change: Callable[[ActorPlan], ActorPlan]) -> ActorPlan:
-        """Change the plan of the next life of an actor, and of its group; the present one goes on. Return the new
-        plan.
-
-        Until a successor has started, the former plan is changed likewise.
-        """
-        actor = self._actors[name]
-        for member in self._bonds.members(actor):
-            member.plan = change(member.plan)
-            if member.former is not None:
-                member.former = change(member.former)
-        return actor.plan
 
     def actor_failed(
         self,

@@ -23,7 +23,7 @@ from pageant.actors.runtime.instructions import (
 )
 from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.plans import ActorPlan
-from pageant.actors.runtime.swapping import successor
+from pageant.actors.runtime.swapping import successor, successors
 from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.recording import ActorDescription, GetActor
@@ -64,7 +64,9 @@ EVENTS_MAX = 1024
 
 @dataclass
 class _Swap:
-    """A swap that is under way: the new plan, and the error of a successor that failed."""
+    """A swap that is under way: the new plan, of a group the first member's, and the error of a successor that
+    failed.
+    """
 
     outcome: asyncio.Future[Swapped]
     plan: ActorPlan
@@ -134,25 +136,19 @@ class RootSupervisor(ElasticSupervisor):
 
     @receives(concurrent=True)
     async def swap_actor(self, request: SwapActor) -> Swapped:
-        """Replace an actor. Answered when the successor is up, or the former actor again.
+        """Replace an actor, or a group of actors. Answered when the successor is up, or the former actor again.
 
         If the asker stops waiting, a successor that is not up yet is rolled back.
         """
-        plan = self.core.plan_of(request.name)
-        if plan is None:
+        plans = self.core.plans_of(request.name)
+        if not plans:
             raise PeerGone(f"{request.name} is not up, and cannot be swapped now")
-        if plan.bound:
-            raise BadRequest(
-                f"{request.name} is one of a group that lives as one and is not swapped: it neither sleeps nor takes "
-                "other weights in this version",
-                "name",
-            )
-        plan = await self.offload(successor, plan, request.cls, request.options, request.folder)
-        if self.core.plan_of(request.name) is None:
+        plans = await self.offload(successors, plans, request.cls, request.options, request.folder)
+        if not self.core.plans_of(request.name):
             raise PeerGone(f"{request.name} died before it could be swapped")
         outcome: asyncio.Future[Swapped] = asyncio.get_running_loop().create_future()
-        self._swaps[request.name] = _Swap(outcome, plan)
-        await self._carry_out(self.core.swap(plan))
+        self._swaps[plans[0].name] = _Swap(outcome, plans[0])
+        await self._carry_out(self.core.swap(*plans))
         try:
             return await outcome
         except asyncio.CancelledError:
@@ -197,15 +193,16 @@ class RootSupervisor(ElasticSupervisor):
 
     @receives
     async def actor_failed(self, event: ActorFailed) -> None:
-        if event.name in self._swaps:
-            self._swaps[event.name].error = event.error
+        # Another member of its group may have died first: that is the cause, and this a consequence.
+        is_cause = self.core.is_alive(event.name, event.incarnation)
+        swap = self._swaps.get(self.core.first_of(event.name))
+        if swap is not None and is_cause:
+            swap.error = swap.error or event.error
         when = "after it had started" if event.started else "while starting"
         # A failure during the start reaches the user as an exception, and need not be logged as an error, too.
         has_started = self._outcome is not None and not self._outcome.error
         is_news = self._failures.get(event.name) != event.error
         self._failures[event.name] = event.error
-        # Another member of its group may have died first: that is the cause, and this a consequence.
-        is_cause = self.core.is_alive(event.name, event.incarnation)
         is_error = has_started and is_news and is_cause and not self._stopping
         level = logging.ERROR if is_error else logging.INFO
         log.log(level, "%s#%d failed %s: %s", event.name, event.incarnation, when, event.error)

@@ -1,8 +1,10 @@
-"""`pageant bench page`: the processor time that the web page costs a server.
+"""`pageant bench page`: the processor time that the web page costs a server, and how soon it is there.
 
 Two servers of the demo model, one without the page, are measured in turns: at rest and under the same paced load, with
 nobody looking, and with one page open. An open page is a client that asks what the page asks and reads its stream;
 what a browser draws is not the server's cost. All processes of a server count.
+
+Where there is Chromium, it says how soon it paints the page, with nothing of it in its cache, and how much it loads.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import typer
 from pageant.actors.executor.guided.guiding import RowTokens
 from pageant.actors.executor.step_log import StepLog
 from pageant.actors.executor.steps import Step
+from pageant.scripts.bench import chromium
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.serving.drive import Driver, Run
 from pageant.scripts.bench.serving.load import Load
@@ -36,6 +39,7 @@ from pageant.scripts.report import Json, in_turns, publish
 
 ROWS = 256
 SETTLE_SECONDS = 1.0
+WARM_SECONDS = 2.0
 TOKENS = 32
 EVEN = 100.0
 """Burstiness of arrivals that are nearly even."""
@@ -48,22 +52,34 @@ def bench(
     seconds: Annotated[float, typer.Option(help="Of each run.")] = 9.0,
     rate: Annotated[float, typer.Option(help="Requests per second of the load, of 32 tokens each.")] = 4.0,
 ) -> None:
-    """Measure what the web page costs, while nobody looks and while one does."""
+    """Measure what the web page costs, while nobody looks and while one does, and how soon it is painted."""
     shares: dict[tuple[str, str], list[float]] = {}
     with (
         ServerProcess("pageant", DEMO_MODEL, Path()) as paged,
         ServerProcess("pageant", DEMO_MODEL, Path(), more=["--no-page"]) as bare,
     ):
         for server in (paged, bare):
-            asyncio.run(_drive(server, 2.0, rate))  # warms up
+            asyncio.run(_drive(server, WARM_SECONDS, rate))
         for number in rounds("page", runs):
             for name, is_open in in_turns(CASES, number):
                 for state, at in (("at rest", 0.0), ("under load", rate)):
                     server = bare if name == "no page" else paged
                     share = _share(server, seconds, at, is_open=is_open)
                     shares.setdefault((state, name), []).append(share)
-    figures = _summary(shares) | {"log of steps, us per step of 256 rows": _log_microseconds()}
+        painted = asyncio.run(_paints(paged.url, runs)) if chromium.CHROMIUM else {}
+    figures = _summary(shares) | painted | {"log of steps, us per step of 256 rows": _log_microseconds()}
     publish(figures, [f"{name:>45}: {value}" for name, value in figures.items()], json)
+
+
+async def _paints(url: str, runs: int) -> dict[str, float]:
+    """Return the first paint and the weight of the page, in Chromium with an empty cache."""
+    with chromium.started() as browser:
+        await chromium.first_paint(browser, url)  # the browser warms up
+        found = [await chromium.first_paint(browser, url) for _ in range(runs)]
+    return {
+        "first contentful paint, ms": round(statistics.median(one for one, _ in found)),
+        "page loaded by then, KB": round(max(size for _, size in found) / 1000, 1),
+    }
 
 
 def _summary(shares: dict[tuple[str, str], list[float]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import pageant
 from pageant.actors.client.cast import HTTP
 from pageant.actors.client.session import Session
 from pageant.actors.client.settings import topology_of
+from pageant.protocol.errors import PageantError
 from pageant.scripts.commands.doctor import examine_model
 from tests.gguf_files import byte_level_metadata, write_file
 
@@ -89,6 +90,12 @@ def test_a_file_of_floats_answers_as_its_checkpoint(
         assert chats(llm) == expected
         counters = llm.scheduler_statistics().counters
     assert (counters.get("drafts_accepted", 0) > 0) == ("speculation" in changes)
+
+
+def test_drafts_of_a_layer_that_no_file_has_are_refused_by_name(file_of: Callable[..., Path]) -> None:
+    speculation = {"method": "mtp", "tokens": 2}
+    with pytest.raises(PageantError, match="a GGUF file, of which no layer that drafts"):
+        pageant.LLM(str(file_of(DEMO, "F32")), **SETTINGS, speculation=speculation)
 
 
 def test_a_server_of_a_quantised_file_chats(file_of: Callable[..., Path]) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from pageant import LLM, SamplingParams
 from pageant.actors.client.resolved_models import resolve_topology
 from pageant.actors.client.settings import topology_of
-from pageant.protocol.errors import BadRequest, PageantError, TopologyError
+from pageant.protocol.errors import PageantError, TopologyError
 from tests.random_adapters import save_adapter
 
 DEMO = str(Path(__file__).parents[2] / "models" / "demo")
@@ -231,10 +231,19 @@ def test_what_no_group_can_be_is_refused_before_anything_loads(
     assert message in str(caught.value)
 
 
-def test_what_a_group_cannot_do_while_it_serves_is_refused_by_name(group: LLM, alone: dict[str, Any]) -> None:
-    with pytest.raises(BadRequest, match="neither sleeps nor takes other weights"):
-        group.sleep()
-    assert said(group, GREEDY) == alone["greedy"], "it goes on"
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_group_sleeps_and_wakes(group: LLM, alone: dict[str, Any], level: int) -> None:
+    group.sleep(level)
+    assert group.is_sleeping()
+    group.wake_up()
+    assert said(group, GREEDY) == alone["greedy"]
+
+
+def test_a_group_begins_asleep_where_it_is_to(alone: dict[str, Any]) -> None:
+    with LLM(DEMO, placement="one", tensor_parallel=2, start_asleep=True, **SMALL) as llm:
+        assert llm.is_sleeping()
+        llm.wake_up()
+        assert said(llm, GREEDY) == alone["greedy"]
 
 
 def test_one_and_two_executors_with_as_many_segments_have_the_same_bits():

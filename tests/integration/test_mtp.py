@@ -77,6 +77,24 @@ def test_greedy_tokens_are_those_of_transformers(drafting: Callable[[str], Any],
     assert counters["drafts_proposed"] > counters["drafts_accepted"] > 0.05 * counters["drafts_proposed"]
 
 
+def test_rows_of_adapters_have_the_tokens_that_they_have_without_drafts(
+    drafting: Callable[[str], Any], save_adapter: Callable[..., Any]
+) -> None:
+    """The layer that drafts knows no adapter: fewer of its drafts are right, and no token is another."""
+    saved = drafting("glm4_moe")
+    adapters = {"own": save_adapter(saved.model, ("q_proj", "o_proj"), seed=0, size=0.3).path}
+    prompts = [[5, 80, 33], [9, 10, 11] * 6]
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    said = []
+    for speculation in (None, MTP):
+        settings = {"placement": "one", "progress": False, "threads": 1, "num_blocks": 300}
+        with pageant.LLM(saved.path, **settings, adapters=adapters, speculation=speculation) as llm:
+            said.append([tokens_of(llm.generate(prompts, params, adapter=name)) for name in (None, "own")])
+            proposed = llm.scheduler_statistics().counters["drafts_proposed"]
+    assert said[0] == said[1] and said[0][0] != said[0][1]
+    assert proposed
+
+
 @pytest.mark.parametrize(
     ("family", "num_blocks", "num_requests"), [("glm4_moe", 84, 24), ("qwen3_next", 100, 48)]
 )

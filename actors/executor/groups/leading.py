@@ -11,11 +11,11 @@ from pageant.actors.executor.groups.joining import check_alike, check_cores, des
 from pageant.actors.executor.groups.meeting import KeyQueue, Meeting, arranged
 from pageant.actors.executor.groups.member import Member
 from pageant.actors.executor.groups.orders import order_of
-from pageant.actors.executor.options import load_weights
 from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.work import Work
 from pageant.actors.runtime.address import group_of
-from pageant.protocol.errors import PeerGone
+from pageant.protocol.errors import PageantError, PeerGone
+from pageant.protocol.lifecycle import DropPrepared, PrepareWeights, WeightsPrepared
 from pageant.protocol.ranks import (
     AddShare,
     DescribeRank,
@@ -45,9 +45,6 @@ class Leading(Member):
     followers: tuple[str, ...] = ()
     """Addresses of the other members, in the order of their ranks; none where the executor is alone."""
 
-    def _report(self, done: int, total: int) -> None:
-        raise NotImplementedError
-
     block_bytes_elsewhere: int = 0
     """Bytes of a block on the member that has most: a stage may have more layers than another."""
 
@@ -64,7 +61,7 @@ class Leading(Member):
     async def _lead(self) -> ModelRunner:
         """Bring the group together. Return the leader's runner."""
         self._find_followers()
-        loaded = await self.offload(load_weights, self.options, 0, self._report)
+        loaded = await self.offload(self._share_of_weights)
         mine = await self.offload(describe, self.options, 0, loaded)
         ranks = await self._ask_all([DescribeRank()] * len(self.followers))
         check_alike([mine, *ranks])
@@ -155,6 +152,23 @@ class Leading(Member):
         """Have the others make a move of blocks. Returns when all have."""
         request = MoveBlocks(way=move.way.value, sources=move.sources, destinations=move.destinations)
         await self._ask_all([request] * len(self.followers))
+
+    async def _prepare_elsewhere(self, request: PrepareWeights) -> WeightsPrepared:
+        """See `Succeeding`."""
+        try:
+            for name in self.followers:
+                prepared = await self.ask(name, request, START_SECONDS)
+                if not prepared.loaded:
+                    await self._drop_elsewhere()
+                    return prepared
+        except PageantError:
+            await self._drop_elsewhere()
+            raise
+        return WeightsPrepared(loaded=True)
+
+    async def _drop_elsewhere(self) -> None:
+        """See `Succeeding`."""
+        await self._ask_all([DropPrepared()] * len(self.followers))
 
     async def _add_elsewhere(self, key: str, folder: str) -> None:
         """See `Adapting`."""

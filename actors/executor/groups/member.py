@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from pageant.actors.executor.groups.meeting import HELD_SECONDS, Meeting, is_broken
-from pageant.actors.runtime import Actor
+from pageant.actors.executor.succeeding import Succeeding
 
 __all__ = ["Member"]
 
 
-class Member(Actor):
+class Member(Succeeding):
     """Member of a group, if it has one: it leaves the group when it ends, however it does."""
 
     _meeting: Meeting | None = None

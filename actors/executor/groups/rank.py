@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pageant.actors.executor.groups.joining import describe
 from pageant.actors.executor.groups.meeting import KeyQueue, Meeting
 from pageant.actors.executor.groups.member import Member
 from pageant.actors.executor.metering import Metering
-from pageant.actors.executor.options import ExecutorOptions, load_weights, make_runner
+from pageant.actors.executor.options import ExecutorOptions, make_runner
 from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.moving import Move, Way
 from pageant.actors.runtime import receives
@@ -37,6 +37,7 @@ from pageant.protocol.storing import MoveShares, StoredMoved
 if TYPE_CHECKING:
     from pageant.actors.executor.groups.following_runner import FollowingRunner
     from pageant.actors.executor.runners.loaded_model import LoadedModel
+    from pageant.actors.executor.runners.model_runner import ModelRunner
 
 __all__ = ["OrderMissed", "Rank"]
 
@@ -67,15 +68,16 @@ class Rank(Member):
 
     @property
     def rank(self) -> int:
-        """Return its number among the members."""
+        """See `Loading`."""
         return int(self.name.rpartition("/")[2])
+
+    def _present_runner(self) -> ModelRunner | None:
+        """See `Succeeding`."""
+        return cast("ModelRunner | None", self._runner)
 
     async def on_start(self) -> None:
         self._keys = KeyQueue()
-        self._loaded = await self.offload(load_weights, self.options, self.rank, self._report)
-
-    def _report(self, done: int, total: int) -> None:
-        """Say how far the loading is, in the executor's own thread: the leader's progress speaks for the group."""
+        self._loaded = await self.offload(self._share_of_weights)
 
     @receives(concurrent=True)
     async def describe(self, request: DescribeRank) -> RankReady:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pageant.actors.runtime.instructions import GiveUp, Instruction, Launch, Start, Stop
@@ -155,3 +157,63 @@ def test_deaths_that_requests_are_charged_with_are_taken_off_the_group_and_all_o
     assert supervision._nodes["b"].early_deaths == 1
     supervision.charged("executor/0", 1)
     assert supervision._nodes["b"].early_deaths == 0
+
+
+def other_options(supervision: Supervision) -> list[ActorPlan]:
+    """Return plans of successors of both members."""
+    return [replace(plan, options=b'{"new":1}') for plan in supervision.plans_of("executor/1")]
+
+
+def options(supervision: Supervision) -> set[bytes]:
+    return {supervision.planned(name).options for name in ("executor/0", "executor/1")}  # type: ignore[union-attr]
+
+
+def test_a_swap_begins_all_members_under_one_incarnation_and_is_done_when_all_are_up() -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    assert supervision.plans_of("executor/1") == [], "they are not up yet"
+    all_up(supervision, 1, 1.0)
+    swapped = supervision.swap(*other_options(supervision))
+    assert started(swapped) == {"executor/0": 2, "executor/1": 2}
+    assert not stopped(swapped), "each node ends the former life there, and keeps what it leaves"
+    supervision.actor_started("executor/1", 2, (), 2.0)
+    assert supervision.plans_of("executor/0") == [], "one swap at a time"
+    supervision.actor_started("executor/0", 2, (), 2.0)
+    assert {plan.options for plan in supervision.plans_of("executor/0")} == {b'{"new":1}'}
+    assert not supervision.roll_back("executor/0", "it is late"), "it is done"
+
+
+@pytest.mark.parametrize("victim", ["executor/0", "executor/1"])
+@pytest.mark.parametrize("up_before", [(), ("executor/1",)])
+def test_a_successor_that_fails_brings_all_former_members_back(
+    victim: str, up_before: tuple[str, ...]
+) -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    all_up(supervision, 1, 1.0)
+    supervision.swap(*other_options(supervision))
+    for name in up_before:
+        supervision.actor_started(name, 2, (), 2.0)
+    back = supervision.actor_failed(victim, 2, "it takes no such option", "", 2.5)
+    assert started(back) == {"executor/0": 3, "executor/1": 3}
+    assert options(supervision) == {b"{}"}
+    other = {"executor/0": "executor/1", "executor/1": "executor/0"}[victim]
+    assert not supervision.actor_failed(other, 2, "the group is broken", "", 2.6), "a consequence"
+    all_up(supervision, 3, 3.0)
+    assert supervision._actors["executor/0"].early_deaths == 0, "no death of the former"
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_node_that_ends_during_a_swap_brings_all_former_members_back(node: str) -> None:
+    supervision = core()
+    join(supervision, 0.0)
+    all_up(supervision, 1, 1.0)
+    supervision.swap(*other_options(supervision))
+    survivor = {"a": "executor/1", "b": "executor/0"}[node]
+    assert stopped(supervision.node_exited(node, 1, "killed by signal 9", 100.0)) == {survivor: 2}
+    assert options(supervision) == {b"{}"}
+    launched = [one for one in supervision.tick(100.0) if isinstance(one, Launch)]
+    begun = started(supervision.node_joined(node, launched[0].incarnation, "", 101.0))
+    begun |= started(supervision.actor_stopped(survivor, 2))
+    assert {name: begun[name] for name in ("executor/0", "executor/1")} == {"executor/0": 3, "executor/1": 3}
+    assert options(supervision) == {b"{}"}

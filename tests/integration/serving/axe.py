@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from tests.integration.serving.chromium import Page
+from pageant.scripts.bench.chromium import Page
 
 BAD = ("serious", "critical")
 RUN = """

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from tests.integration.serving import chromium
+from pageant.scripts.bench import chromium
 
 CHAT = {"messages": [{"role": "user", "content": "Explain lambda"}], "temperature": 0, "ignore_eos": True}
 TOKENS = 200

@@ -11,7 +11,7 @@ import pytest
 
 import pageant
 from pageant.actors.client.cast import HTTP
-from tests.integration.serving import chromium
+from pageant.scripts.bench import chromium
 from tests.integration.serving.axe import broken_rules
 from tests.integration.test_images_in_chats import SMALL, Chatting
 from tests.vision_models import images, png
@@ -21,6 +21,17 @@ READY = "document.querySelector('input[name=model]')"
 ANSWERED = "document.querySelector('.answer')?.getAttribute('aria-busy') === 'false'"
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 CALL = 'SAY(<tool_call>\n{"name": "look_up", "arguments": {"key": 1}}\n</tool_call>)SAY'
+RESULT = "The key is old. SAY(It is 42)SAY"
+NOTE_SENT = """
+    window.sent = [];
+    const fetched = window.fetch;
+    window.fetch = (path, options) => {
+        if (options?.body) window.sent.push(JSON.parse(options.body).messages.map(({ role }) => role));
+        return fetched(path, options);
+    };
+"""
+"""Has the page note the roles of the messages that it sends."""
+SENT = "window.sent"
 
 pytestmark = pytest.mark.skipif(chromium.CHROMIUM is None, reason="there is no Chromium")
 
@@ -44,6 +55,7 @@ async def test_calls_of_tools_are_shown_and_tools_that_are_no_json_are_not_sent(
     url = str(parrot("hermes").base_url).removesuffix("/").removesuffix("/v1")
     async with asyncio.timeout(SECONDS_MAX), chromium.opened(browser, url) as page:
         await page.until(READY)
+        await page.run(NOTE_SENT)
         for wrong, why in (("[{", "no JSON"), ('{"type": "function"}', "expected a JSON array")):
             await page.run(ask("Look it up", 60, wrong))
             assert why in await page.run("document.getElementById('tools').validationMessage")
@@ -54,6 +66,39 @@ async def test_calls_of_tools_are_shown_and_tools_that_are_no_json_are_not_sent(
         assert (await page.run("document.querySelector('.answer .foot').textContent")).startswith(
             "tool_calls"
         )
+        assert await broken_rules(page) == []
+        await page.run("document.querySelector('.results').requestSubmit()")
+        assert await page.run("document.querySelectorAll('.answer').length") == 1, (
+            "a result is asked for first"
+        )
+        await page.run(
+            f"document.querySelector('.result textarea').value = {json.dumps(RESULT)};"
+            "document.querySelector('.results').requestSubmit();"
+        )
+        await page.until("document.querySelectorAll('.answer')[1]?.getAttribute('aria-busy') === 'false'")
+        told = "document.querySelectorAll('.answer')[1].querySelector('.text').textContent"
+        assert await page.run(told) == "It is 42"
+        assert await page.run("document.querySelector('.result output').textContent") == RESULT
+        assert not await page.run("document.querySelector('.results button')")
+        roles = await page.run(SENT)
+        assert roles == [["user"], ["user", "assistant", "tool"]]
+        await page.run(ask("SAY(And now?)SAY", 20))
+        await page.until("document.querySelectorAll('.answer')[2]?.getAttribute('aria-busy') === 'false'")
+        assert (await page.run(SENT))[-1] == ["user", "assistant", "tool", "assistant", "user"]
+        await page.run(ask(CALL, 60, json.dumps(TOOLS)))
+        await page.until("document.querySelector('.results button')")
+        await page.run(ask("SAY(Never mind)SAY", 20))
+        await page.until("document.querySelectorAll('.answer')[4]?.getAttribute('aria-busy') === 'false'")
+        assert not await page.run("document.querySelector('.results button')"), "it was left without a result"
+        assert (await page.run(SENT))[-1] == [
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+            "user",
+            "assistant",
+            "user",
+        ]
         assert await broken_rules(page) == []
 
 

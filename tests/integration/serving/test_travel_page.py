@@ -13,13 +13,13 @@ import pytest
 import pageant
 from pageant import SamplingParams
 from pageant.protocol.errors import BadRequest
+from pageant.scripts.bench import chromium
 from pageant.scripts.commands import travel
 from pageant.scripts.replay import states as module
 from pageant.scripts.replay.load import read_load
 from pageant.scripts.replay.states import RecordedStates
 from pageant.scripts.replay.travel import as_data, state_at
 from pageant.scripts.replay.viewer import serving
-from tests.integration.serving import chromium
 from tests.integration.serving.axe import broken_rules
 from tests.integration.serving.conftest import DEMO
 

@@ -9,6 +9,7 @@ export class Answer {
   constructor(model) {
     this.text = "";
     this.tokens = [];
+    this.calls = new Map(); // {id, name, arguments, box} by index
     this.began = performance.now();
     this.decoder = new TextDecoder();
     this.body = el("div", { class: "text" });
@@ -44,17 +45,51 @@ export class Answer {
   }
 
   /** Show a part of a call of a tool. */
-  call({ index, function: { name = "", arguments: text = "" } = {} }) {
-    this.calls ??= new Map();
-    let box = this.calls.get(index);
-    if (!box) {
-      box = el("div", { class: "call" });
-      this.calls.set(index, box);
-      this.foot.before(box);
+  call({ index, id, function: { name, arguments: text } = {} }) {
+    let call = this.calls.get(index);
+    if (!call) {
+      call = { id, name: "", arguments: "", box: el("div", { class: "call" }) };
+      this.calls.set(index, call);
+      this.foot.before(call.box);
     }
-    box.dataset.name = (box.dataset.name ?? "") + (name ?? "");
-    box.dataset.arguments = (box.dataset.arguments ?? "") + (text ?? "");
-    say(box, `${box.dataset.name}(${box.dataset.arguments})`);
+    call.name += name ?? "";
+    call.arguments += text ?? "";
+    say(call.box, `${call.name}(${call.arguments})`);
+  }
+
+  /** Return the message that this answer is in the history. */
+  message() {
+    const calls = [...this.calls.values()].map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } }));
+    return { role: "assistant", content: this.text, ...(calls.length && { tool_calls: calls }) };
+  }
+
+  /** Ask for what the tools return that were called; `send` takes it as messages. */
+  askResults(send) {
+    const fields = [...this.calls.values()].map(({ id, name, box }) => {
+      const field = el("textarea", { rows: 1, required: true, spellcheck: "false" });
+      box.after(el("label", { class: "result" }, `Result of ${name}`, field));
+      return { id, field };
+    });
+    const button = el("button", { type: "submit" }, "Send results");
+    this.results = el("form", { class: "results" }, ...this.box.querySelectorAll(".call, .result"), button);
+    this.results.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (button.disabled) return;
+      this.closeResults();
+      send(fields.map(({ id, field }) => ({ role: "tool", tool_call_id: id, content: field.value })));
+    });
+    this.foot.before(this.results);
+  }
+
+  /** Take no results any more. Those that were typed are shown. */
+  closeResults() {
+    if (!this.results) return;
+    this.results.querySelector("button").remove();
+    for (const label of this.results.querySelectorAll(".result")) {
+      const { value } = label.querySelector("textarea");
+      label.replaceWith(value ? el("p", { class: "result" }, label.firstChild, el("output", {}, value)) : "");
+    }
+    this.results = null;
   }
 
   append(content, tokens) {

@@ -10,7 +10,8 @@ const TOP_LOGPROBS = 5;
 
 export class Chat {
   constructor() {
-    this.turns = []; // {question, answers: {model: text}}
+    this.turns = []; // {question, images, said: {model: messages that followed}}
+    this.asking = []; // answers that wait for what tools return
     this.running = null;
     $("form").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
     $("prompt").addEventListener("keydown", (event) => {
@@ -76,8 +77,8 @@ export class Chat {
     const messages = [];
     if ($("system").value.trim()) messages.push({ role: "system", content: $("system").value });
     for (const turn of this.turns) {
-      if (!turn.answers[model]) continue;
-      messages.push({ role: "user", content: contentOf(turn.question, turn.images) }, { role: "assistant", content: turn.answers[model] });
+      const said = settled(turn.said[model] ?? []);
+      if (said.length) messages.push({ role: "user", content: contentOf(turn.question, turn.images) }, ...said);
     }
     if (question) messages.push({ role: "user", content: contentOf(question, images) });
     const body = { model, messages, stream: true, stream_options: { include_usage: true } };
@@ -101,27 +102,52 @@ export class Chat {
     const images = await this.images();
     $("prompt").value = $("images").value = "";
     this.empty.remove();
+    for (const answer of this.asking.splice(0)) answer.closeResults();
     const answers = models.map((model) => new Answer(model));
-    $("turns").append(el("div", { class: "question" }, ...images.map((src, i) => el("img", { src, alt: `Image ${i + 1}` })), question), el("div", { class: "answers" }, ...answers.map((one) => one.box)));
+    $("turns").append(el("div", { class: "question" }, ...images.map((src, i) => el("img", { src, alt: `Image ${i + 1}` })), question), el("div", { class: "answers" }, ...answers.map((one) => el("div", { class: "column" }, one.box))));
     const requests = models.map((model) => this.request(model, question, images));
-    const turn = { question, images, answers: {} };
-    this.busy(this.running = new AbortController());
-    await Promise.all(answers.map(async (answer, i) => {
-      await stream(requests[i], answer, this.running.signal);
-      turn.answers[models[i]] = answer.text;
-    }));
+    const turn = { question, images, said: Object.fromEntries(models.map((model) => [model, []])) };
+    await this.run((signal) => Promise.all(answers.map((answer, i) => this.stream(requests[i], answer, turn, signal))));
     this.turns.push(turn);
-    this.busy(this.running = null);
     $("prompt").focus();
+  }
+
+  /** Have a model go on with what the tools return that its answer called. */
+  async sendResults(answer, turn, model, results) {
+    this.asking = this.asking.filter((one) => one !== answer);
+    turn.said[model].push(...results);
+    const next = new Answer(model);
+    answer.box.after(next.box);
+    await this.run((signal) => this.stream(this.request(model), next, turn, signal));
+  }
+
+  /** Stream an answer, and keep it in its turn. */
+  async stream(body, answer, turn, signal) {
+    await stream(body, answer, signal);
+    const message = answer.message();
+    turn.said[body.model].push(message);
+    if (!message.tool_calls || signal.aborted) return;
+    this.asking.push(answer);
+    answer.askResults((results) => this.sendResults(answer, turn, body.model, results));
+  }
+
+  async run(work) {
+    this.busy(this.running = new AbortController());
+    try {
+      await work(this.running.signal);
+    } finally {
+      this.busy(this.running = null);
+    }
   }
 
   busy(running) {
     $("stop").disabled = !running;
-    $("send").disabled = $("clear").disabled = !!running;
+    for (const button of [$("send"), $("clear"), ...document.querySelectorAll(".results button")]) button.disabled = !!running;
   }
 
   clear() {
     this.turns = [];
+    this.asking = [];
     $("turns").replaceChildren(this.empty);
     $("prompt").focus();
   }
@@ -130,7 +156,8 @@ export class Chat {
     const model = this.models[0] ?? "MODEL";
     const question = $("prompt").value.trim() || (this.turns.length ? "" : "Hello");
     const body = this.request(model, question);
-    if (!question && this.turns.length) body.messages.pop(); // the last question again, without its answer
+    // The last question again, or the last results, without the answer.
+    if (!question) while (body.messages.at(-1)?.role === "assistant") body.messages.pop();
     const label = button.textContent;
     try {
       await copyText(write(body, new URL(".", location.href).href));
@@ -140,6 +167,14 @@ export class Chat {
     }
     setTimeout(() => say(button, label), 1500);
   }
+}
+
+/** Return what followed a question, without calls that nobody answered: templates expect a result after each. */
+function settled(said) {
+  const last = said.at(-1);
+  if (!last || last.role !== "assistant" || (last.content && !last.tool_calls)) return said;
+  const before = said.slice(0, -1);
+  return last.content ? [...before, { role: "assistant", content: last.content }] : before;
 }
 
 /** Return a message's content: text, with images before it where there are any. */

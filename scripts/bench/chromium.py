@@ -8,11 +8,11 @@ import shutil
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -21,6 +21,19 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     "--remote-debugging-port=0",
 )
+_PAINTED = """
+    new Promise((found) => {
+        const look = () => {
+            const [first] = performance.getEntriesByName("first-contentful-paint");
+            if (first) found(first.startTime);
+        };
+        new PerformanceObserver(look).observe({ type: "paint", buffered: true });
+    })
+"""
+_LOADED = """
+    [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
+        .reduce((sum, one) => sum + one.transferSize, 0)
+"""
 
 
 class Page:
@@ -88,8 +101,8 @@ async def opened(
 
     `scheme` is the user's preferred colour scheme, `light` or `dark`.
     """
-    async with httpx.AsyncClient() as http:
-        tab = (await http.put(f"http://{browser}/json/new")).json()
+    tab = json.loads(_told(browser, "new", "PUT"))
+    try:
         async with connect(tab["webSocketDebuggerUrl"], max_size=None) as socket:
             page = Page(socket)
             for domain in ("Page", "Runtime", "Log"):
@@ -101,4 +114,26 @@ async def opened(
             await page.call("Emulation.setEmulatedMedia", features=features)
             await page.call("Page.navigate", url=url)
             yield page
-        await http.get(f"http://{browser}/json/close/{tab['id']}")
+    finally:
+        _told(browser, f"close/{tab['id']}")
+
+
+def _told(browser: str, order: str, method: str = "GET") -> bytes:
+    """Tell a browser to open or close a tab. Return what it answers."""
+    request = urllib.request.Request(f"http://{browser}/json/{order}", method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+async def first_paint(browser: str, url: str) -> tuple[float, int]:
+    """Return after how many milliseconds a browser that has nothing of a page paints its first words, by its own clock,
+    and how many bytes it has loaded for it by then."""
+    async with opened(browser, "about:blank") as page:
+        await page.call("Network.enable")
+        await page.call("Network.setCacheDisabled", cacheDisabled=True)
+        await page.call("Page.bringToFront")
+        await page.call("Page.navigate", url=url)
+        milliseconds: float = await page.run(_PAINTED)
+        num_bytes: int = await page.run(_LOADED)
+    return milliseconds, num_bytes
