@@ -26,7 +26,7 @@ import typer
 from pageant.actors.executor.guided.guiding import RowTokens
 from pageant.actors.executor.step_log import StepLog
 from pageant.actors.executor.steps import Step
-from pageant.scripts.bench import chromium
+from pageant.scripts import chromium
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.serving.drive import Driver, Run
 from pageant.scripts.bench.serving.load import Load

@@ -180,7 +180,6 @@ def test_a_topology_places_a_leader_and_its_followers() -> None:
             {"tensor_parallel": 2, "speculation": {"method": "draft", "model": f"{DEMO}/draft"}},
             "speculation: found of method 'draft'; expected ngram with tensor_parallel 2",
         ),
-        ({"tensor_parallel": 2, "start_asleep": True}, "start_asleep: found true for a group of executors"),
         (
             {
                 "nodes": {"front": {}, "a": {"process": True}},

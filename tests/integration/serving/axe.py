@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from pageant.scripts.bench.chromium import Page
+from pageant.scripts.chromium import Page
 
 BAD = ("serious", "critical")
 RUN = """

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pageant.scripts.bench import chromium
+from pageant.scripts import chromium
 from tests.integration.serving.axe import broken_rules
 
 SECONDS_MAX = 240  # for what hangs; a browser that shares its cores with other tests may take a minute

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from pageant.scripts.bench import chromium
+from pageant.scripts import chromium
 
 CHAT = {"messages": [{"role": "user", "content": "Explain lambda"}], "temperature": 0, "ignore_eos": True}
 TOKENS = 200

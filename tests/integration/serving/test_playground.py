@@ -11,7 +11,7 @@ import pytest
 
 import pageant
 from pageant.actors.client.cast import HTTP
-from pageant.scripts.bench import chromium
+from pageant.scripts import chromium
 from tests.integration.serving.axe import broken_rules
 from tests.integration.test_images_in_chats import SMALL, Chatting
 from tests.vision_models import images, png

@@ -13,7 +13,7 @@ import pytest
 import pageant
 from pageant import SamplingParams
 from pageant.protocol.errors import BadRequest
-from pageant.scripts.bench import chromium
+from pageant.scripts import chromium
 from pageant.scripts.commands import travel
 from pageant.scripts.replay import states as module
 from pageant.scripts.replay.load import read_load

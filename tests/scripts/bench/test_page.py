@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pageant.scripts.bench import chromium, page
+from pageant.scripts import chromium
+from pageant.scripts.bench import page
 from pageant.scripts.cli import app
 
 
