@@ -52,7 +52,8 @@ class Page:
                 self.troubles.append(message["params"])
             if message.get("id") == self._number:
                 assert "error" not in message, message
-                return message["result"]
+                result: dict[str, Any] = message["result"]
+                return result
 
     async def run(self, script: str) -> Any:
         """Return the value of a script, awaited if it is a promise."""
@@ -79,6 +80,7 @@ class Page:
 @contextlib.contextmanager
 def started() -> Iterator[str]:
     """A browser; its address for `opened`."""
+    assert CHROMIUM is not None, "there is no Chromium"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = (CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank")
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
