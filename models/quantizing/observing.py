@@ -83,6 +83,9 @@ class ObservedKernels:
                 continue
             if self._weight is down:
                 bias = None if biases.gate_up is None else biases.gate_up[expert]
-                chosen = self._kernels.gated_linear(chosen, gate_up[expert], bias, activation)
+                if activation == "relu2":
+                    chosen = self._kernels.linear(chosen, gate_up[expert], bias).relu().square()
+                else:
+                    chosen = self._kernels.gated_linear(chosen, gate_up[expert], bias, activation)
             hessian.add(chosen)
         raise _ObservedError
