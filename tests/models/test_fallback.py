@@ -38,7 +38,11 @@ SIZES = {
 }
 LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
 REFUSED = {
-    "convolutions": ("Lfm2", {"layer_types": ["conv", "full_attention"]}, "it has layers of conv"),
+    "linear_attention": (
+        "MiniMax",
+        {"layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2, "block_size": 8},
+        "it has layers of linear_attention",
+    ),
     "unequal_keys_and_values": (
         "Glm4MoeLite",
         {"num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
