@@ -77,6 +77,7 @@ COMMANDS = (
     ("record", PlainCommand, watching.record),
     ("replay", EngineCommand, testing.replay),
     ("plan", EngineCommand, planning.plan),
+    ("tune", EngineCommand, planning.tune),
     ("kubernetes", EngineCommand, topologies.kubernetes),
     ("ps", PlainCommand, topologies.ps),
     ("doctor", PlainCommand, watching.doctor),

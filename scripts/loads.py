@@ -46,6 +46,21 @@ class Lengths:
         return min(self.high, max(self.low, round(rng.gauss(self.mean, self.deviation))))
 
 
+def parse_rate(text: str) -> float:
+    """Parse `20` or `20/s`, requests per second.
+
+    Raises:
+        BadRequest: anything else, or none at all.
+    """
+    try:
+        rate = float(text.strip().removesuffix("/s"))
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise BadRequest(f"rate is {text}; expected requests per second above 0, such as 20 or 20/s", "rate")
+    return rate
+
+
 @dataclass(frozen=True)
 class Arrivals:
     """Arrivals of conversations: gaps are drawn from a gamma distribution.

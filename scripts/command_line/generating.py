@@ -83,7 +83,10 @@ def serve(
     engine: dict[str, Any],
     checkpoint: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A checkpoint's folder or a hub id; the same as --model."),
+        typer.Argument(
+            metavar="MODEL",
+            help="A checkpoint's folder or a hub id, the same as --model; or a topology's file, as --topology.",
+        ),
     ] = None,
     adapter: Annotated[
         list[str] | None,

@@ -14,18 +14,15 @@ from pageant.protocol.errors import BadRequest
 from pageant.scripts.loads import Arrivals, Lengths
 from pageant.scripts.planning.calibration import calibrate
 from pageant.scripts.planning.cluster import PlannedCluster
+from pageant.scripts.planning.figures import medians_and_p99s, verdict
 from pageant.scripts.planning.outcome import Outcome
 from pageant.scripts.planning.replica import ReplicaShape
 from pageant.scripts.planning.requests import LoadShape, PlannedRequest, recorded
 from pageant.scripts.planning.search import Plan, ServiceLevel, search, what_binds
+from pageant.scripts.planning.shapes import shape_of
 from pageant.scripts.replay.load import Load, read_load
 from pageant.scripts.report import publish, table
-from pageant.scripts.spread import Spread
 
-CHANGEABLE = ("policy", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
-"""Settings of a replica that may differ from those of the recording."""
-SETTINGS = (*CHANGEABLE, "async_scheduling", "short_step_seconds")
-"""Settings of a replica that a recording has."""
 NOT_PLANNED = (
     "tensor_parallel",
     "pipeline_parallel",
@@ -149,18 +146,6 @@ def plan(
     publish(data, [*_table(found, level), *_conclusion(found, level)], json)
 
 
-def shape_of(load: Load, changes: Mapping[str, Any]) -> ReplicaShape:
-    """Return a replica as it was recorded, with the settings among `changes` that it has."""
-    header = load.header
-    if header.num_blocks is None or header.block_size is None:
-        raise BadRequest("the recording does not say how large the KV memory was", "recording")
-    settings = load.settings()
-    own = {name: settings[name] for name in SETTINGS if name in settings}
-    own |= {name: changes[name] for name in CHANGEABLE if changes.get(name) is not None}
-    own.setdefault("max_model_len", header.num_blocks * header.block_size)
-    return ReplicaShape(header.num_blocks, header.block_size, windows=header.windows, **own)
-
-
 def _calibrated(engine: Mapping[str, Any], load: PlannedLoad) -> Load:
     if load.input_tokens is None:
         raise BadRequest(
@@ -205,9 +190,9 @@ def _table(plan: Plan, level: ServiceLevel | None) -> list[str]:
         (
             number,
             f"{one.output_tokens_per_second:,.0f}",
-            *_medians_and_p99s(one.first_token, one.inter_token),
+            *medians_and_p99s(one.first_token, one.inter_token),
             *(f"{share:.0%}" for share in (one.hit_rate, one.busy, one.memory)),
-            "" if level is None else _verdict(level.broken(one)),
+            "" if level is None else verdict(level.broken(one)),
         )
         for number, one in sorted(plan.tried.items())
     ]
@@ -229,15 +214,3 @@ def _conclusion(plan: Plan, level: ServiceLevel | None) -> list[str]:
         first = max(level.broken(outcome).items(), key=lambda one: one[1])[0]
         lines.append(f"with {factor:g} times the load {first} breaks first: {what_binds(outcome)} binds")
     return lines
-
-
-def _verdict(broken: Mapping[str, float]) -> str:
-    return (
-        "yes" if not broken else "no: " + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in broken.items())
-    )
-
-
-def _medians_and_p99s(*spreads: Spread | None) -> Iterator[str]:
-    for spread in spreads:
-        for seconds in (None, None) if spread is None else (spread.p50, spread.p99):
-            yield "-" if seconds is None else f"{seconds * 1e3:,.1f} ms"

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,7 +24,7 @@ from pageant.actors.client.vllm_names.translating import server_options
 from pageant.actors.http.listening import listener
 from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.logs import configure
-from pageant.actors.runtime.yaml import merge
+from pageant.actors.runtime.yaml import load_yaml, merge
 from pageant.protocol.errors import ArgumentError, TopologyError
 from pageant.scripts.engine_options import DEMO_MODEL
 
@@ -137,10 +138,22 @@ class _Signalled:
 def session_of(engine_arguments: dict[str, Any], model: str | None) -> Session:
     """Return the session that a command's engine options describe, of that model rather than the demo.
 
+    A model that is a YAML file is a topology, which names its own.
+
     Raises:
-        ArgumentError: the model is named by the options, too.
+        ArgumentError: the model, or the topology, is named by the options, too.
     """
     arguments = dict(engine_arguments)
+    if model is not None and Path(model).suffix in (".yaml", ".yml") and Path(model).is_file():
+        if arguments.get("topology") is not None:
+            raise ArgumentError(
+                "--topology", f"found {str(arguments['topology'])!r} beside {model!r}; expected one"
+            )
+        arguments["topology"], model = model, None
+        if arguments.get("model") == str(DEMO_MODEL) and not {"model", "models"}.isdisjoint(
+            load_yaml(Path(str(arguments["topology"])))
+        ):
+            del arguments["model"]
     topology, chosen = arguments.pop("topology", None), arguments.pop("model", None)
     if model is not None and chosen not in (None, str(DEMO_MODEL)):
         raise ArgumentError(

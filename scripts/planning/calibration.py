@@ -24,23 +24,29 @@ TOKEN_IDS = (10, 250)
 def calibrate(path: Path, settings: Mapping[str, Any]) -> Load:
     """Run a model, and return the recording of it, written to a new file.
 
+    Replicas run at once, with as many requests each, so that what they take from one another is in the times. The
+    recording is then that of the first.
+
     Args:
         settings: of the engine, with its `model`.
     """
+    replicas = int(settings.get("replicas") or 1)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_run(path, dict(settings)))
-    return read_load(path)
+        runner.run(_run(path, dict(settings), replicas))
+    return read_load(path, "replica-0/" if replicas > 1 else None)
 
 
-async def _run(path: Path, settings: dict[str, Any]) -> None:
+async def _run(path: Path, settings: dict[str, Any], replicas: int) -> None:
     model = settings.pop("model", None)
     chance = random.Random(0)
     async with pageant.Engine(model, **settings) as engine:
         longest = min(PROMPT_TOKENS[1], engine.max_model_len - OUTPUT_TOKENS)
-        await _round(engine, chance, 2, longest)  # what is compiled or loaded on first use does not count
+        await _round(
+            engine, chance, 2 * replicas, longest
+        )  # what is compiled or loaded on first use does not count
         async with engine.record(path):
             for together in TOGETHER:
-                await _round(engine, chance, together, longest)
+                await _round(engine, chance, together * replicas, longest)
 
 
 async def _round(engine: pageant.Engine, chance: random.Random, together: int, longest: int) -> None:

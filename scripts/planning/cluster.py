@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 
 from pageant.actors.router.core import RouterCore
@@ -43,8 +42,6 @@ class PlannedCluster:
         # Seconds of model time.
         self.now = 0.0
         self.requests: list[RequestTimes] = []
-        # Seconds between outputs of a request that follow each other, of all requests.
-        self._gaps = array("f")
         self.replicas = {
             f"replica-{number}/": PlannedReplica(f"replica-{number}/", shape, costs, speed)
             for number, speed in enumerate(speeds)
@@ -73,7 +70,6 @@ class PlannedCluster:
         replicas = self.replicas.values()
         return summed_up(
             self.requests,
-            self._gaps,
             len(self.replicas),
             [one.busy_seconds for one in replicas],
             max(one.memory for one in replicas),
@@ -133,7 +129,7 @@ class PlannedCluster:
         """Take what came of a replica's last event, and wait for its next step."""
         replica = self.replicas[name]
         for said in replica.take_said():
-            self.requests[said.number].output(said.times, self._gaps)
+            self.requests[said.number].output(said.times)
         for progress in replica.take_progress():
             times = self.requests[progress.number]
             if progress.cached is not None:

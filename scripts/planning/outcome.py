@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,40 @@ class RequestTimes:
     replica: str = ""
     refused: bool = False
     """Its end was none that it asked for: no memory can hold it, or the queue was full."""
+    gaps: array[float] = field(default_factory=lambda: array("f"))
+    """Seconds between two outputs that follow each other."""
 
-    def output(self, times: Sequence[float], gaps: array[float]) -> None:
-        """Add tokens that came at these times, at least one, and the seconds between them to `gaps`."""
+    def output(self, times: Sequence[float]) -> None:
+        """Add tokens that came at these times, at least one."""
         if self.last_at is not None:
-            gaps.append(times[0] - self.last_at)
+            self.gaps.append(times[0] - self.last_at)
         if self.first_at is None:
             self.first_at = times[0]
-        gaps.extend(map(operator.sub, times[1:], times))
+        self.gaps.extend(map(operator.sub, times[1:], times))
         self.last_at = times[-1]
         self.output_tokens += len(times)
+
+    @property
+    def first_token(self) -> float | None:
+        """Return the seconds from arrival to the first token."""
+        return None if self.first_at is None else self.first_at - self.arrived_at
+
+    @property
+    def per_token(self) -> float | None:
+        """Return the seconds per output token after the first; None where there is one token."""
+        if self.first_at is None or self.last_at is None or self.output_tokens < 2:
+            return None
+        return (self.last_at - self.first_at) / (self.output_tokens - 1)
+
+    @property
+    def inter_token(self) -> float | None:
+        """Return the 99th percentile of the gaps."""
+        return float(np.percentile(self.gaps, 99)) if self.gaps else None
+
+    @property
+    def whole(self) -> float | None:
+        """Return the seconds from arrival to the last token."""
+        return None if self.last_at is None else self.last_at - self.arrived_at
 
 
 @dataclass(frozen=True)
@@ -86,7 +110,6 @@ class Outcome:
 
 def summed_up(
     requests: Sequence[RequestTimes],
-    gaps: Sequence[float],
     replicas: int,
     busy_seconds: Sequence[float],
     memory: float,
@@ -96,15 +119,13 @@ def summed_up(
     """Sum up a run.
 
     Args:
-        gaps: seconds between outputs that follow each other.
         busy_seconds: in which each replica's device computed.
         memory: the largest share of a replica's KV memory that was held.
     """
     served = [one for one in requests if not one.refused and one.first_at is not None]
     began = min((one.arrived_at for one in requests), default=0.0)
     seconds = max((one.last_at or 0.0 for one in served), default=began) - began
-    firsts = [(one.first_at or 0.0) - one.arrived_at for one in served]
-    longer = [one for one in served if one.output_tokens > 1]
+    gaps = [one.gaps for one in served if one.gaps]
     return Outcome(
         replicas=replicas,
         requests=len(requests),
@@ -113,10 +134,10 @@ def summed_up(
         prompt_tokens=sum(one.prompt_tokens for one in served),
         cached_tokens=sum(one.cached_tokens for one in served),
         output_tokens=sum(one.output_tokens for one in served),
-        first_token=Spread.of(firsts),
-        per_token=Spread.of([_per_token(one) for one in longer]),
-        inter_token=Spread.of(gaps),
-        whole=Spread.of([(one.last_at or 0.0) - one.arrived_at for one in served]),
+        first_token=_spread(one.first_token for one in served),
+        per_token=_spread(one.per_token for one in served),
+        inter_token=Spread.of(np.concatenate(gaps)) if gaps else None,
+        whole=_spread(one.whole for one in served),
         busy=float(np.mean(busy_seconds)) / seconds if seconds else 0.0,
         busiest=max(busy_seconds, default=0.0) / seconds if seconds else 0.0,
         memory=memory,
@@ -125,5 +146,5 @@ def summed_up(
     )
 
 
-def _per_token(one: RequestTimes) -> float:
-    return ((one.last_at or 0.0) - (one.first_at or 0.0)) / (one.output_tokens - 1)
+def _spread(values: Iterable[float | None]) -> Spread | None:
+    return Spread.of([value for value in values if value is not None])

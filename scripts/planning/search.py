@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pageant.protocol.checks import expected
 from pageant.protocol.errors import BadRequest
-from pageant.scripts.planning.outcome import Outcome
+from pageant.scripts.planning.outcome import Outcome, RequestTimes
 from pageant.scripts.spread import Spread
 
 MEASURES: dict[str, Callable[[Outcome], Spread | None]] = {
@@ -17,6 +17,13 @@ MEASURES: dict[str, Callable[[Outcome], Spread | None]] = {
     "tpot": lambda outcome: outcome.per_token,
     "e2e": lambda outcome: outcome.whole,
 }
+OF_REQUESTS: dict[str, Callable[[RequestTimes], float | None]] = {
+    "ttft": lambda one: one.first_token,
+    "itl": lambda one: one.inter_token,
+    "tpot": lambda one: one.per_token,
+    "e2e": lambda one: one.whole,
+}
+"""The same measures of one request."""
 UNITS = {"ms": 1e-3, "s": 1.0}
 RATE_STEPS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 """The load that is tried on the found number of replicas, over that which was asked for."""
@@ -56,6 +63,25 @@ class ServiceLevel:
         found = {name: one.p99 / self.bounds[name] for name, one in spreads.items() if one is not None}
         over = {name: ratio for name, ratio in found.items() if ratio > 1}
         return over | ({"refused": 1.0 + outcome.refused} if outcome.refused else {})
+
+    def worst(self, outcome: Outcome) -> float:
+        """Return how many times its bound the measure is that comes nearest to it, or is furthest beyond."""
+        spreads = [(MEASURES[name](outcome), bound) for name, bound in self.bounds.items()]
+        return max((one.p99 / bound for one, bound in spreads if one is not None), default=0.0)
+
+    def is_held_for(self, request: RequestTimes) -> bool:
+        """Tell whether one request was served within the bounds."""
+        if request.refused or request.first_at is None:
+            return False
+        times = {name: OF_REQUESTS[name](request) for name in self.bounds}
+        return all(time is None or time <= self.bounds[name] for name, time in times.items())
+
+    def scaled(self, factor: float) -> ServiceLevel:
+        """Return the level with each bound times `factor`."""
+        return ServiceLevel({name: bound * factor for name, bound in self.bounds.items()})
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={bound * 1e3:g}ms" for name, bound in self.bounds.items())
 
 
 @dataclass

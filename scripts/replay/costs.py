@@ -7,6 +7,7 @@ expected as some step of the recording did, the same for every replay.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,6 +55,8 @@ class StepCosts:
         self._seconds: list[float] = []
         self._ratios = np.ones(1)
         self.fitted = Fitted()
+        # Seconds of a step, in the median, in which the device did not compute: the host's part of `fitted.constant`.
+        self.host_seconds = 0.0
 
     def __len__(self) -> int:
         return len(self._seconds)
@@ -92,6 +95,12 @@ class StepCosts:
             + fitted.row * size.rows
             + fitted.context_token * size.context
         )
+
+    def changed(self, fitted: Fitted) -> StepCosts:
+        """Return the same with other expected seconds."""
+        other = copy(self)
+        other.fitted = fitted
+        return other
 
     def luck(self) -> Iterator[float]:
         """Return how many times what is expected each step takes, one after another."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -164,25 +165,28 @@ class _Steps:
 
     def __init__(self) -> None:
         self._planned: dict[tuple[int, int, int], tuple[StepSize, float, bool]] = {}
-        self._answered: dict[tuple[int, int, int], tuple[float, int]] = {}
+        self._answered: dict[tuple[int, int, int], tuple[float, int, float]] = {}
 
     def planned(self, plan: StepPlan, scheduler: int, at: float) -> None:
         goes_on = len(plan.rows) > len(plan.new)
         self._planned[plan.epoch, scheduler, plan.number] = StepSize.of(plan), at, goes_on
 
     def answered(self, result: StepResult, scheduler: int, at: float) -> None:
-        self._answered[result.epoch, scheduler, result.number] = at, result.num_steps
+        self._answered[result.epoch, scheduler, result.number] = at, result.num_steps, result.seconds
 
     def costs(self) -> StepCosts:
         costs, before = StepCosts(), 0.0
+        waits: list[float] = []
         for key in sorted(self._planned.keys() & self._answered.keys()):
             size, planned_at, goes_on = self._planned[key]
-            at, num_steps = self._answered[key]
+            at, num_steps, computed = self._answered[key]
             began = before if goes_on and before else max(planned_at, before)
             for _ in range(num_steps):
                 costs.add(size, (at - began) / num_steps)
+            waits.append(max(0.0, at - began - computed) / max(1, num_steps))
             before = at
         costs.fit()
+        costs.host_seconds = median(waits) if waits else 0.0
         return costs
 
 

@@ -17,7 +17,7 @@ from pageant.actors.runtime.recorder import Recorder
 from pageant.actors.runtime.recording import RecordingReader
 from pageant.actors.runtime.visiting import choose, visit
 from pageant.protocol.errors import PageantError
-from pageant.scripts.commands.plan import shape_of
+from pageant.scripts.planning.shapes import shape_of
 from pageant.scripts.planning.cluster import PlannedCluster
 from pageant.scripts.planning.requests import recorded as recorded_requests
 from pageant.scripts.replay.compare import comparable, differences, figures
