@@ -195,7 +195,10 @@ class _Tuner:
         simulator = Simulator(measured, source, self._level, self._settings, SIMULATED_SECONDS)
         simulated = self._search(simulator, space)
         tried, confirmed, answer = self._really_run(source, space, simulated)
-        nearest = min([*tried, *confirmed], key=lambda one: one.worst + one.outcome.refused)
+        worst: dict[Candidate, Trial] = {}
+        for one in sorted([*tried, *confirmed], key=_distance):
+            worst[one.candidate] = one  # the further of its runs
+        nearest = min(worst.values(), key=_distance)
         bound = binding((answer or nearest).candidate, simulator.run)
         return Tuning(simulated, tried, confirmed, answer, nearest, bound, measured, source.rate)
 
@@ -281,6 +284,11 @@ class _Tuner:
             say(f"left out: {error}")
             return None
         return Trial.of(candidate, outcome, times, self._level)
+
+
+def _distance(trial: Trial) -> float:
+    """Return how far a run is from holding the level; requests that were not served count most."""
+    return trial.worst + trial.outcome.refused
 
 
 def distinct(candidates: Sequence[Candidate], count: int) -> list[Candidate]:

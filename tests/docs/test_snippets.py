@@ -51,6 +51,7 @@ READ_ONLY = {
     "record": "needs a topology that runs; its own tests record",
     "replay": "needs a recording of an hour",
     "plan": "needs a recording of an hour; its own tests plan",
+    "tune": "takes minutes; its own tests tune",
     "swap": "needs a topology that runs; its own tests swap",
     "replicas": "needs a topology that runs; its own tests add and drain",
     "model": "needs a server that runs; its own tests pause",

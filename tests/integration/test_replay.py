@@ -17,9 +17,9 @@ from pageant.actors.runtime.recorder import Recorder
 from pageant.actors.runtime.recording import RecordingReader
 from pageant.actors.runtime.visiting import choose, visit
 from pageant.protocol.errors import PageantError
-from pageant.scripts.planning.shapes import shape_of
 from pageant.scripts.planning.cluster import PlannedCluster
 from pageant.scripts.planning.requests import recorded as recorded_requests
+from pageant.scripts.planning.shapes import shape_of
 from pageant.scripts.replay.compare import comparable, differences, figures
 from pageant.scripts.replay.load import read_load
 from pageant.scripts.replay.run import play_model, play_stand_in
