@@ -56,7 +56,7 @@ def test_small_steps_are_found_where_long_prompts_hold_up_the_others():
     (_, best), *_ = search(one, SPACE)
     found = one.run(best)
     assert best.max_num_batched_tokens in (64, 128) and found.holds
-    assert defaults.share < 0.9 < found.share and found.goodput > 1.1 * defaults.goodput
+    assert defaults.share < 0.95 < found.share and found.goodput > defaults.goodput
 
 
 def test_the_search_finds_what_trying_all_finds():
@@ -118,7 +118,7 @@ def test_speculation_shortens_answers_by_as_much_as_drafts_are_right():
         (Fitted(constant=0.003, token=2e-3), 4096, "compute"),
         (Fitted(constant=0.2, token=1e-6), 4096, "memory bandwidth"),
         (Fitted(constant=0.002, token=1e-6, context_token=3e-5), 4096, "memory bandwidth"),
-        (Fitted(constant=0.01, token=1e-5), 80, "KV room"),
+        (Fitted(constant=0.05, token=1e-6), 66, "KV room"),
     ],
 )
 def test_what_binds_is_what_costs_most(costs, blocks, name):
