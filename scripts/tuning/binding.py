@@ -1,4 +1,4 @@
-"""What binds a candidate: the resource of which twice as much serves most requests more, in model time."""
+"""Resource that binds a candidate: the one of which twice as much serves most requests more, in model time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Run = Callable[[Candidate, float, Resources], Trial]
 
 @dataclass(frozen=True)
 class Binding:
-    """What binds a candidate.
+    """Resource that binds a candidate.
 
     Attributes:
         factor: times the load at which it was looked for: 1, or where the level breaks.

@@ -29,7 +29,7 @@ Key = tuple[Layout, str | None]
 
 @dataclass(frozen=True)
 class Measurements:
-    """What was measured on this machine.
+    """Measurements of this machine.
 
     Attributes:
         loads: calibration runs.
