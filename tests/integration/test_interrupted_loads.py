@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -31,15 +33,20 @@ def free_port() -> int:
         return port
 
 
+@pytest.fixture
+def files() -> Iterator[Path]:
+    """A folder for temporary files with a short name: sockets are in it, whose paths have at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_ctrl_c_while_weights_load_ends_a_server_in_order(case: str, tmp_path: Path) -> None:
+def test_ctrl_c_while_weights_load_ends_a_server_in_order(case: str, files: Path) -> None:
     options, ranks = CASES[case]
     port = free_port()
-    files = tmp_path / "files"
-    files.mkdir()
     command = ["serve", "--port", str(port), "--set", "threads=1", "--set", "num_blocks=512", *options]
     endless = ["--set", "actors.executor.class=endless_loads:EndlessExecutor"]
-    server = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "pageant", *command, *endless],
         stderr=subprocess.PIPE,
         text=True,
@@ -48,20 +55,19 @@ def test_ctrl_c_while_weights_load_ends_a_server_in_order(case: str, tmp_path: P
         start_new_session=True,
         # Whoever runs the tests in the background of a shell has it ignored, and so would this.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
-        assert server.stderr is not None
-        loading = {f"executor/{rank} loads" for rank in ranks}
-        while loading:
-            line = server.stderr.readline()
-            assert line, "it has ended"
-            loading.discard(line.strip())
-        others = psutil.Process(server.pid).children(recursive=True)
-        server.send_signal(signal.SIGINT)
-        _, said = server.communicate(timeout=END_SECONDS_MAX)
-    finally:
-        server.kill()
-        server.wait()
+    ) as server:
+        try:
+            assert server.stderr is not None
+            loading, lines = {f"executor/{rank} loads" for rank in ranks}, []
+            while loading:
+                lines.append(server.stderr.readline())
+                assert lines[-1], f"it has ended: {lines}"
+                loading.discard(lines[-1].strip())
+            others = psutil.Process(server.pid).children(recursive=True)
+            server.send_signal(signal.SIGINT)
+            _, said = server.communicate(timeout=END_SECONDS_MAX)
+        finally:
+            server.kill()
     assert server.returncode == 0
     assert sorted(said.splitlines()) == [f"executor/{rank} loads no more" for rank in ranks], "and no error"
     assert not [one for one in others if one.is_running()]

@@ -59,7 +59,7 @@ class Rank(Member):
         self._loaded: LoadedModel | None = None
         """This member's share of the weights, until it has a runner."""
         self._runner: FollowingRunner | None = None
-        """Set once the group is formed."""
+        """Set once the group is formed. What a leader wants before is of its former life, and is not done."""
         self._next_order = 1
         self._keys: KeyQueue
         """Keys of the meeting that the leader has not taken yet. Set by `on_start`."""
@@ -129,15 +129,16 @@ class Rank(Member):
         Raises:
             OrderMissed: it is not the next one.
         """
+        if self._runner is None:
+            return
         if order.number != self._next_order:
             raise OrderMissed(f"order {order.number} came, {self._next_order} was expected")
         self._next_order += 1
         self.spawn(self._follow(order))
 
     async def _follow(self, order: Order) -> None:
-        assert self._runner is not None, "the leader orders nothing before the group is formed"
         try:
-            await self.offload(self._runner.follow, order)
+            await self.offload(self._following().follow, order)
         except Exception as error:
             await self._outlive_cause(error)
             raise
@@ -145,24 +146,23 @@ class Rank(Member):
     @receives(concurrent=True)
     async def move(self, request: MoveBlocks) -> BlocksMoved:
         """Move this member's shards of blocks between tiers."""
-        assert self._runner is not None
         move = Move(Way(request.way), request.sources, request.destinations)
-        await self.offload_beside("moves", self._runner.host.move, move)
+        await self.offload_beside("moves", self._following().host.move, move)
         return BlocksMoved()
 
     @receives(concurrent=True)
     async def move_stored(self, request: MoveShares) -> StoredMoved:
         """Copy this member's shares of blocks to or from a store."""
-        assert self._runner is not None
-        assert self._runner.stored is not None, "members are alike"
-        return StoredMoved(ok=await self.offload_beside("stored", self._runner.stored.move, request.move))
+        stored = self._following().stored
+        assert stored is not None, "members are alike"
+        return StoredMoved(ok=await self.offload_beside("stored", stored.move, request.move))
 
     @receives(concurrent=True)
     async def add_share(self, request: AddShare) -> ShareAdded:
         """Load this member's share of an adapter."""
-        assert self._runner is not None, "the leader loads adapters after the group is formed"
+        runner = self._following()
         try:
-            await self.offload_beside("adapters", self._runner.add_adapter, request.key, request.folder)
+            await self.offload_beside("adapters", runner.add_adapter, request.key, request.folder)
         except CheckpointError as error:
             raise BadRequest(str(error), "folder") from None
         return ShareAdded()
@@ -170,13 +170,20 @@ class Rank(Member):
     @receives
     def forget_share(self, message: ForgetShare) -> None:
         """Forget an adapter, after the launches that were ordered before."""
-        assert self._runner is not None
-        self.spawn(self.offload(self._runner.remove_adapter, message.key))
+        if self._runner is not None:
+            self.spawn(self.offload(self._runner.remove_adapter, message.key))
 
     @receives(concurrent=True)
     async def statistics(self, request: GetExecutorStatistics) -> ExecutorStatistics:
         """Return the device and the memory. Steps are the leader's to count."""
-        runner = self._runner
-        if runner is None:
+        return Metering().statistics_of(self._following(), self.options)
+
+    def _following(self) -> FollowingRunner:
+        """Return the runner.
+
+        Raises:
+            PeerGone: the group has not met, in this life.
+        """
+        if self._runner is None:
             raise PeerGone(f"{self.name} has not met its group yet")
-        return Metering().statistics_of(runner, self.options)
+        return self._runner
