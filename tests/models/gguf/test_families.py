@@ -62,7 +62,9 @@ def test_rotations_of_long_contexts_are_those_of_the_model(written: Callable[...
 
 UNNAMED = {
     *("Glm4MoeForCausalLM", "MiniMaxM2ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM"),
-    *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
+    *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "BambaForCausalLM"),
+    *("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "FalconH1ForCausalLM", "NemotronHForCausalLM"),
+    "GraniteMoeHybridForCausalLM",
 }
 
 
