@@ -28,7 +28,7 @@ from typing import Annotated
 import typer
 
 from pageant.scripts.bench.peers.environments import HOME as PEERS_HOME
-from pageant.scripts.bench.serving.servers import ServerProcess
+from pageant.scripts.bench.serving.servers import ComparedServer
 from pageant.scripts.puppet import make_puppet
 
 HOME = PEERS_HOME.parent / "agents"
@@ -206,7 +206,7 @@ def run(home: Home = HOME) -> None:
         )
     with tempfile.TemporaryDirectory() as folder:
         model = make_puppet(Path(folder) / MODEL)
-        with ServerProcess("pageant", model, PEERS_HOME) as server:
+        with ComparedServer("pageant", model, PEERS_HOME) as server:
             for name, agent in AGENTS.items():
                 command: list[str | Path] = [binaries / agent.binary, "--version"]
                 nowhere = _variables(Path(folder), f"http://127.0.0.1:{NO_PORT}")

@@ -19,7 +19,7 @@ from pageant.scripts.bench.peers.environments import HOME
 from pageant.scripts.bench.serving.drive import Driver, Run, first_model
 from pageant.scripts.bench.serving.load import Load
 from pageant.scripts.bench.serving.meter import Meter
-from pageant.scripts.bench.serving.servers import ServerProcess
+from pageant.scripts.bench.serving.servers import ComparedServer
 from pageant.scripts.bench.workloads import END_ID, FIRST_ID
 from pageant.scripts.http_client import Client
 from pageant.scripts.loads import Arrivals, Lengths
@@ -62,7 +62,7 @@ def bench(
     found: dict[str, list[dict[str, Any]]] = {}
     with contextlib.ExitStack() as stack:
         names = ["pageant", *filter(None, beside.split(","))]
-        servers = [stack.enter_context(ServerProcess(name, model, peers, replicas)) for name in names]
+        servers = [stack.enter_context(ComparedServer(name, model, peers, replicas)) for name in names]
         for turn in range(rounds + 1):
             for server in servers:
                 with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -96,7 +96,7 @@ def bench(
     )
 
 
-async def _round(server: ServerProcess, load: Load, concurrency: int, seconds: float) -> dict[str, Any]:
+async def _round(server: ComparedServer, load: Load, concurrency: int, seconds: float) -> dict[str, Any]:
     client = Client(server.url)
     run = Run(
         model=await first_model(client),

@@ -31,7 +31,7 @@ from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.serving.drive import Driver, Run
 from pageant.scripts.bench.serving.load import Load
 from pageant.scripts.bench.serving.meter import cpu_seconds
-from pageant.scripts.bench.serving.servers import ServerProcess
+from pageant.scripts.bench.serving.servers import ComparedServer
 from pageant.scripts.engine_options import DEMO_MODEL
 from pageant.scripts.http_client import Client
 from pageant.scripts.loads import Arrivals, Lengths
@@ -55,8 +55,8 @@ def bench(
     """Measure what the web page costs, while nobody looks and while one does, and how soon it is painted."""
     shares: dict[tuple[str, str], list[float]] = {}
     with (
-        ServerProcess("pageant", DEMO_MODEL, Path()) as paged,
-        ServerProcess("pageant", DEMO_MODEL, Path(), more=["--no-page"]) as bare,
+        ComparedServer("pageant", DEMO_MODEL, Path()) as paged,
+        ComparedServer("pageant", DEMO_MODEL, Path(), more=["--no-page"]) as bare,
     ):
         for server in (paged, bare):
             asyncio.run(_drive(server, WARM_SECONDS, rate))
@@ -96,7 +96,7 @@ def _summary(shares: dict[tuple[str, str], list[float]]) -> dict[str, Any]:
     return found
 
 
-def _share(server: ServerProcess, seconds: float, rate: float, *, is_open: bool) -> float:
+def _share(server: ComparedServer, seconds: float, rate: float, *, is_open: bool) -> float:
     """Return the share of a core that the server's processes took, over a run."""
     ended = threading.Event()
     page = threading.Thread(target=_look, args=(server.url, ended))
@@ -116,7 +116,7 @@ def _share(server: ServerProcess, seconds: float, rate: float, *, is_open: bool)
             page.join()
 
 
-async def _drive(server: ServerProcess, seconds: float, rate: float) -> None:
+async def _drive(server: ComparedServer, seconds: float, rate: float) -> None:
     """Send the same requests at the same times, whenever it is called."""
     tokens = Lengths.parse(str(TOKENS), "tokens")
     load = Load(tokens, tokens, Lengths.parse("1", "turns"), 0, 1, 0, None, 0)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pageant.scripts.dropin.hub import Hub
-from pageant.scripts.dropin.running import NotServed, Outcome, free_port, is_of_table, serving
+from pageant.scripts.dropin.running import NotServed, Outcome, is_of_table, serving
 from pageant.scripts.dropin.stand_ins import HUB
+from pageant.scripts.server_process import free_port
 
 READ_SECONDS = 300
 

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from pageant.scripts.dropin.cases import Example
 from pageant.scripts.dropin.hub import Hub
 from pageant.scripts.dropin.sources import client_packages
+from pageant.scripts.server_process import free_port
 
 EXAMPLE_SECONDS = 300.0
 START_SECONDS = 240.0
@@ -54,12 +54,6 @@ def ported(source: str, port: int) -> str:
     source = re.sub(r"^(\s*)from vllm\b", r"\1from pageant", source, flags=re.MULTILINE)
     source = re.sub(r"^(\s*)import vllm\b", r"\1import pageant as vllm", source, flags=re.MULTILINE)
     return PORT.sub(rf"\1:{port}", source)
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def reason(log: str) -> str:

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pageant.scripts.server_process import free_port
+
 HERE = Path(__file__).parent
 END_SECONDS_MAX = 600.0
 """Ends take a second; other tests use the machine too."""
@@ -24,13 +26,6 @@ CASES = {
     "the first of two stages": (["--pipeline-parallel", "2"], [1]),
 }
 """Options of the server, and the ranks that load until they are told to end."""
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 @pytest.fixture

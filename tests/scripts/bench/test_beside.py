@@ -8,7 +8,7 @@ import pageant
 from pageant.scripts.bench import beside
 from pageant.scripts.bench.engine_process import EngineFailed
 from pageant.scripts.bench.serving import servers
-from pageant.scripts.bench.serving.servers import ServerProcess
+from pageant.scripts.bench.serving.servers import ComparedServer
 
 DEMO = Path(pageant.__file__).parent / "models" / "demo"
 
@@ -18,8 +18,8 @@ def test_our_server_is_started_driven_and_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(beside, "END_ID", 400)
     monkeypatch.setitem(servers.SERVERS, "vllm", servers.SERVERS["pageant"])
     pids = []
-    enter = ServerProcess.__enter__
-    monkeypatch.setattr(ServerProcess, "__enter__", lambda self: (enter(self), pids.append(self.pid))[0])
+    enter = ComparedServer.__enter__
+    monkeypatch.setattr(ComparedServer, "__enter__", lambda self: (enter(self), pids.append(self.pid))[0])
     beside.bench(DEMO, tmp_path / "found.json", tmp_path, "vllm", concurrency=4, seconds=0.3, rounds=1)
     found = json.loads((tmp_path / "found.json").read_text())
     for name in ("pageant", "vllm"):
@@ -46,6 +46,6 @@ def test_a_server_that_does_not_start_says_why(monkeypatch, tmp_path):
     monkeypatch.setitem(servers.SERVERS, "vllm", lambda *_: (command, {}))
     with (
         pytest.raises(EngineFailed, match="vllm did not start: no such device"),
-        ServerProcess("vllm", DEMO, tmp_path),
+        ComparedServer("vllm", DEMO, tmp_path),
     ):
         pass

@@ -9,7 +9,7 @@ from pageant.protocol.errors import StartupError
 from pageant.scripts.planning.outcome import RequestTimes, summed_up
 from pageant.scripts.planning.requests import PlannedRequest
 from pageant.scripts.planning.search import ServiceLevel
-from pageant.scripts.tuning.serving import Server, drive
+from pageant.scripts.tuning.serving import drive, server_of
 from pageant.scripts.tuning.simulating import Trial
 from pageant.scripts.tuning.space import Candidate, Layout
 
@@ -50,5 +50,5 @@ def test_a_request_holds_a_level_by_its_own_times():
 def test_a_server_that_does_not_start_says_why(tmp_path):
     path = tmp_path / "wrong.yaml"
     path.write_text("model: /nowhere/at/all\n")
-    with pytest.raises(StartupError, match="/nowhere/at/all: no such folder"), Server(path):
+    with pytest.raises(StartupError, match="/nowhere/at/all: no such folder"), server_of(path):
         pass
