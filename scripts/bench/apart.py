@@ -8,11 +8,9 @@ prompts come one after another. All layouts are loaded together and take turns.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
@@ -22,7 +20,7 @@ import typer
 from pageant.actors.client.engine import Engine
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.bench.latency import MARGIN, STREAM_PROMPT, Stream, listen, until
+from pageant.scripts.bench.latency import decoding, until
 from pageant.scripts.bench.models import suit
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.workloads import random_ids
@@ -95,7 +93,7 @@ async def _rounds(
 
 
 async def _measure(engine: Engine, chance: random.Random, streams: int, prompts: int, prompt: int) -> Row:
-    async with _decoding(engine, chance, streams) as all_streams:
+    async with decoding(engine, chance, streams) as all_streams:
         began, before = time.perf_counter(), sum(len(one.times) for one in all_streams)
         for _ in range(prompts):
             await engine.complete(random_ids(chance, prompt), _output(LONG_OUTPUT))
@@ -110,22 +108,6 @@ async def _measure(engine: Engine, chance: random.Random, streams: int, prompts:
         "stream_tokens_per_s": round((after - before) / (ended - began), 1),
         "prompt_tokens_per_s": round(prompts * prompt / (ended - began), 1),
     }
-
-
-@contextlib.asynccontextmanager
-async def _decoding(engine: Engine, chance: random.Random, streams: int) -> AsyncIterator[list[Stream]]:
-    """Have streams that decode while the context is open; each has had some tokens when it opens."""
-    all_streams = [Stream() for _ in range(streams)]
-    tasks = [
-        asyncio.create_task(listen(engine, random_ids(chance, STREAM_PROMPT), one)) for one in all_streams
-    ]
-    try:
-        await until(all_streams, MARGIN)
-        yield all_streams
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _first_token(engine: Engine, chance: random.Random) -> float:

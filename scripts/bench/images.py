@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json as json_module
 import random
-import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +21,7 @@ import typer
 
 from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.models import add_tokenizer
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.report import Json, in_turns, publish
@@ -191,9 +190,7 @@ def save_llava(folder: Path, dtype: str) -> tuple[Path, Path]:
     classes: tuple[Any, Any] = transformers.LlamaForCausalLM, transformers.LlavaForConditionalGeneration
     for path, made, given in zip(paths, classes, (text, config), strict=True):
         made(given).to(kind).save_pretrained(path)
-        with resources.as_file(resources.files("pageant.models") / "demo") as demo:
-            for name in ("tokenizer.json", "tokenizer_config.json"):
-                shutil.copy(demo / name, path / name)
+        add_tokenizer(path)
     edge = TOWER_SHAPE["image_size"]
     processor: Any = CLIPImageProcessorPil(
         size={"shortest_edge": edge}, crop_size={"height": edge, "width": edge}

@@ -13,7 +13,7 @@ import contextlib
 import random
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -121,24 +121,31 @@ async def _beside(
     engine: Engine, chance: random.Random, prompt: int, streams: int
 ) -> tuple[list[float], float]:
     """The times between tokens of all streams while a prompt is computed, and the seconds that it takes."""
-    all_streams = [Stream() for _ in range(streams)]
-    tasks = [
-        asyncio.create_task(listen(engine, random_ids(chance, STREAM_PROMPT), one)) for one in all_streams
-    ]
-    try:
-        await until(all_streams, MARGIN)
+    async with decoding(engine, chance, streams) as all_streams:
         began = time.perf_counter()
         await engine.complete(random_ids(chance, prompt), ONE)
         ended = time.perf_counter()
         await until(all_streams, max(len(one.times) for one in all_streams) + 1)
+    return [gap for one in all_streams for gap in one.gaps(began, ended)], ended - began
+
+
+@contextlib.asynccontextmanager
+async def decoding(engine: Engine, chance: random.Random, streams: int) -> AsyncIterator[list[Stream]]:
+    """Have streams that decode while the context is open; each has had some tokens when it opens."""
+    all_streams = [Stream() for _ in range(streams)]
+    tasks = [
+        asyncio.create_task(_listen(engine, random_ids(chance, STREAM_PROMPT), one)) for one in all_streams
+    ]
+    try:
+        await until(all_streams, MARGIN)
+        yield all_streams
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [gap for one in all_streams for gap in one.gaps(began, ended)], ended - began
 
 
-async def listen(engine: Engine, prompt: list[int], stream: Stream) -> None:
+async def _listen(engine: Engine, prompt: list[int], stream: Stream) -> None:
     """Note when each token of a request comes, until this is cancelled or the model's length is reached."""
     params = SamplingParams(
         temperature=0, max_tokens=None, ignore_eos=True, output_kind=RequestOutputKind.DELTA

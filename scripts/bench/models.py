@@ -70,6 +70,13 @@ def checkpoint(shape: str, cache: Path | None = None) -> Path:
     return path
 
 
+def add_tokenizer(path: Path) -> None:
+    """Give a checkpoint's folder the demo's tokenizer."""
+    with resources.as_file(resources.files("pageant.models") / "demo") as demo:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(demo / name, path / name)
+
+
 def cache_folder() -> Path:
     """Return the folder in which benchmarks keep the models that they make."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -90,6 +97,4 @@ def _save(path: Path, shape: dict[str, Any]) -> None:
     finally:
         torch.set_default_dtype(before)
     model.save_pretrained(path)
-    with resources.as_file(resources.files("pageant.models") / "demo") as demo:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(demo / name, path / name)
+    add_tokenizer(path)

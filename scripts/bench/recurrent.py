@@ -8,12 +8,10 @@ The first token of a new prompt takes the prefill; that of a repeated one restor
 from __future__ import annotations
 
 import random
-import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +19,7 @@ import typer
 
 from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.models import add_tokenizer
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.report import Json, in_turns, publish
@@ -178,7 +177,5 @@ def save_qwen3_next(path: Path, dtype: str) -> Path:
     config = Qwen3NextConfig(**SHAPE, vocab_size=VOCAB_SIZE, max_position_embeddings=32_768, dtype=dtype)
     model: Any = Qwen3NextForCausalLM(config)
     model.to(getattr(torch, dtype)).save_pretrained(path)
-    with resources.as_file(resources.files("pageant.models") / "demo") as demo:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(demo / name, path / name)
+    add_tokenizer(path)
     return path

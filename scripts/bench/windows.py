@@ -6,11 +6,9 @@ turn, its layers are in groups, each of which gives back what its window does no
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import tempfile
 import time
-from importlib import resources
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -19,6 +17,7 @@ import typer
 
 from pageant.actors.client.llm import LLM
 from pageant.protocol.sampling import SamplingParams
+from pageant.scripts.bench.models import add_tokenizer
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.report import Json, in_turns, publish
@@ -94,9 +93,7 @@ def save_gemma(path: Path, window: int, max_model_len: int) -> Path:
     )
     model: Any = Gemma3ForCausalLM(config)
     model.to(torch.bfloat16).save_pretrained(path)
-    with resources.as_file(resources.files("pageant.models") / "demo") as demo:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(demo / name, path / name)
+    add_tokenizer(path)
     return path
 
 

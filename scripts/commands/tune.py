@@ -86,7 +86,7 @@ class TunedLoad:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is tried.
+    """Effort of a tune: what is tried, and for how long.
 
     Attributes:
         trials: candidates that are simulated, at most.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pageant import kernels
-from pageant.kernels.base import AttentionBatch
+from pageant.scripts.bench.batches import scattered_batch
 from pageant.scripts.bench.kernels.pairs import Pair, in_turn, pairs_of_command
 
 HEADS, LATENT, ROTARY = 16, 512, 64
@@ -31,7 +31,7 @@ def decode_pairs(turns: int, context: int = CONTEXT, dtype: torch.dtype = torch.
     """Yield one layer's attention of 1 and 8 decodes behind `context` tokens: grouped heads, then latents."""
     ours = kernels.load("cpu")
     for sequences in (1, 8):
-        batch = _decodes(sequences, context)
+        batch = scattered_batch([(1, context)] * sequences, BLOCK)
         blocks = int(batch.block_tables.max()) + 1
         latents = _caches(blocks, 1, LATENT + ROTARY, 0, dtype)
         query = torch.randn(sequences, HEADS, LATENT + ROTARY).to(dtype)
@@ -56,19 +56,6 @@ def _caches(blocks: int, heads: int, dim: int, value_dim: int, dtype: torch.dtyp
         )
         for _ in range(LAYERS)
     ]
-
-
-def _decodes(sequences: int, context: int) -> AttentionBatch:
-    each = -(-context // BLOCK)
-    return AttentionBatch(
-        query_starts=torch.arange(sequences + 1, dtype=torch.int32),
-        context_lengths=torch.full((sequences,), context, dtype=torch.int32),
-        block_tables=torch.arange(sequences * each, dtype=torch.int32).view(sequences, each),
-        slots=torch.zeros(sequences, dtype=torch.int64),
-        positions=torch.full((sequences,), context - 1),
-        max_query_length=1,
-        max_context_length=context,
-    )
 
 
 if __name__ == "__main__":
