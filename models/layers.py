@@ -85,13 +85,7 @@ class DecoderLayer:
         if spec.arrangement in ("post_norm", "sandwich_norm"):
             self._post_attention_norm = Norm(spec.norm, "post_attention_norm", weights, kernels)
             self._post_mlp_norm = Norm(spec.norm, "post_mlp_norm", weights, kernels)
-        self.forward = getattr(self, f"_{spec.arrangement}" if layer.attention_norm else "_pre_norm_of_mlp")
-        if self.to_encoder is not None:
-            self.forward = self._pre_norm_with_encoder
-        if layer.mlp is None:
-            self.forward = self._pre_norm_of_mixer
-        elif not mixers:
-            self.forward = self._pre_norm_of_mlp_alone
+        self.forward = getattr(self, _arrangement(spec, layer))
 
     def _pre_norm(
         self,
@@ -220,6 +214,17 @@ class DecoderLayer:
         attended = self._attention(normed, positions, batch, kv_cache, wanted)
         stream = _of(stream, wanted)
         return self._mlp(self._mlp_norm(stream)).add_(attended), stream
+
+
+def _arrangement(spec: DecoderSpec, layer: LayerSpec) -> str:
+    """Return the name of the method that computes such a layer."""
+    if layer.mlp is None:
+        return "_pre_norm_of_mixer"
+    if not layer.attends and layer.recurrent is None:
+        return "_pre_norm_of_mlp_alone"
+    if spec.encoder_rows is not None:
+        return "_pre_norm_with_encoder"
+    return f"_{spec.arrangement}" if layer.attention_norm else "_pre_norm_of_mlp"
 
 
 def _of(stream: Tensor, wanted: Wanted | None) -> Tensor:
