@@ -259,16 +259,16 @@ class _Tuner:
             raise StartupError("no candidate could be run, and neither could the defaults")
         ranked = sorted(found, key=lambda one: -one.score(space.changes(one.candidate)))
         holding = [one.candidate for one in ranked if one.holds]
-        confirmed: dict[Candidate, Trial] = {}
-        for candidate in [space.defaults, *holding] if holding else ():
-            if candidate not in confirmed:
-                trial = self._serve(source, candidate, Part.CONFIRMATION)
-                confirmed |= {} if trial is None else {candidate: trial}
-            if candidate in holding and candidate in confirmed and confirmed[candidate].holds:
-                better = [one for one in holding[: holding.index(candidate)] if one not in confirmed]
-                if not better:
-                    return found, [*confirmed.values()], confirmed[candidate]
-        return found, [*confirmed.values()], None
+        runs = {one: self._serve(source, one, Part.CONFIRMATION) for one in [space.defaults] if holding}
+        answer: Trial | None = None
+        for candidate in holding:
+            if candidate not in runs:
+                runs[candidate] = self._serve(source, candidate, Part.CONFIRMATION)
+            trial = runs[candidate]
+            if trial is not None and trial.holds:
+                answer = trial
+                break
+        return found, [trial for trial in runs.values() if trial is not None], answer
 
     def _serve(self, source: Source, candidate: Candidate, part: Part) -> Trial | None:
         """Run a candidate for real; None where it does not start."""
