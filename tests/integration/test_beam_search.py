@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 import torch
@@ -50,7 +51,6 @@ def llm(request, ending, checkpoint):
 @pytest.fixture(scope="module")
 def ending(make_checkpoint, tmp_path_factory):
     """A model that likes to end."""
-    import dataclasses
 
     plain = make_checkpoint("qwen2")
     path = tmp_path_factory.mktemp("ending")
@@ -110,7 +110,14 @@ def test_the_async_face_finds_the_same(llm, ending):
             return await engine.beam_search("Hello", params)
 
     (right,) = llm.beam_search("Hello", params)
-    assert asyncio.run(main()) == right
+    found = asyncio.run(main())
+    assert found.prompt_token_ids == right.prompt_token_ids
+    assert [dataclasses.replace(beam, cumulative_logprob=0.0, score=0.0) for beam in found.sequences] == [
+        dataclasses.replace(beam, cumulative_logprob=0.0, score=0.0) for beam in right.sequences
+    ]
+    for beam, other in zip(found.sequences, right.sequences, strict=True):
+        assert beam.cumulative_logprob == pytest.approx(other.cumulative_logprob, abs=1e-4)
+        assert beam.score == pytest.approx(other.score, abs=1e-4)
     assert all(isinstance(beam.text, str) for beam in right.sequences)
     assert any(beam.text for beam in right.sequences)
 
