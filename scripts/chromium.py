@@ -68,7 +68,7 @@ class Page:
         """
         return await self.run(
             f"""new Promise((found) => {{
-                const valued = () => {{ try {{ return {condition}; }} catch {{ return undefined; }} }};
+                const valued = () => {{ try {{ return ({condition}); }} catch {{ return undefined; }} }};
                 const look = () => {{ const value = valued(); if (value) {{ seen.disconnect(); found(value); }} }};
                 const seen = new MutationObserver(look);
                 seen.observe(document, {{subtree: true, childList: true, attributes: true, characterData: true}});

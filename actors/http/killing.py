@@ -59,12 +59,17 @@ def routes(
         found = _members(await directory(), await observe())
         for node, members in found:
             if name in members:
-                os.kill(node.pid, signal.SIGKILL)
+                try:
+                    os.kill(node.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    raise BadRequest(
+                        f"{name} cannot be killed: its process {node.pid} has just ended"
+                    ) from None
                 return Killed(node=node.name, pid=node.pid, actors=members)
         known = [one for _, members in found for one in members]
         raise BadRequest(
-            f"name is {name!r:.100}; {expected(name, known)}: an actor in a process of this host that is neither the "
-            "server's own nor the supervisor's",
+            f"name is {name!r:.100}; {expected(name, known)} (an actor in a process of this host that is neither the "
+            "server's own nor the supervisor's)",
             "name",
         )
 
@@ -72,12 +77,13 @@ def routes(
 
 
 def _members(directory: Directory, seen: Observation) -> list[tuple[NodeEntry, list[str]]]:
-    """Return the nodes that may be killed, with their actors that are up."""
+    """Return the nodes that may be killed, with their actors: those that start or are down, too, so that whoever looks
+    early is told of them."""
     supervising = {name for name, node in seen.nodes.items() if SUPERVISOR in node.actors}
     found = []
     for node in directory.nodes:
         is_ours = node.pid in (0, os.getpid()) or node.name in supervising
-        members = [actor.name for actor in directory.actors if actor.node == node.name and actor.up]
+        members = [actor.name for actor in directory.actors if actor.node == node.name]
         if supervising and not is_ours and node.endpoint.startswith(LOCAL) and members:
             found.append((node, members))
     return found

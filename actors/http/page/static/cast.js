@@ -31,7 +31,6 @@ export class Cast {
     this.arrows = new Arrows();
     this.plug = new Plug();
     this.timeline = new Timeline();
-    this.plug.look().then(() => { this.shape = ""; }); // boxes are made again, with their buttons
     new ResizeObserver(() => this.last && this.arrange()).observe($("groups"));
   }
 
@@ -73,10 +72,15 @@ export class Cast {
     if (shape !== this.shape) {
       this.build(actors);
       this.shape = shape;
+      this.plug.look().then(() => this.build(this.last.actors)).then(() => this.drawBoxes()); // with their buttons
     }
     const down = actors.filter((actor) => !actor.up).map((actor) => actor.name);
     say($("told"), down.length ? `down: ${down.join(", ")}` : "all actors are up");
-    for (const actor of actors) this.cards.get(actor.name).draw(actor);
+    this.drawBoxes();
+  }
+
+  drawBoxes() {
+    for (const actor of this.last.actors) this.cards.get(actor.name).draw(actor);
     this.arrange();
   }
 
