@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-__all__ = ["KeptPlaces", "Page", "Run", "StateBatch", "StateMemory", "Strand"]
+from pageant.kernels.strands import StateArrays, Strand, strands_of
+
+__all__ = ["KeptPlaces", "Page", "StateBatch", "StateMemory"]
 
 
 class Page(NamedTuple):
@@ -39,6 +42,8 @@ class StateMemory:
     dtype: torch.dtype
     """Of the convolution's inputs; matrices are float32."""
     pages: tuple[Page, ...]
+    derived: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """Scratch of the backend: what all steps share."""
 
     @property
     def num_key_heads(self) -> int:
@@ -102,25 +107,6 @@ class StateMemory:
             begin += size
 
 
-class Run(NamedTuple):
-    """Neighbouring tokens of sequences that lie in one block of each: as many of each."""
-
-    tokens: Tensor
-    """int64 [b, n], of the step's T, or from T on of those that are replayed."""
-    blocks: Tensor | None
-    """int64 [groups, b]: where the states after the last of them go; None is nowhere: they may be wrong."""
-
-
-class Strand(NamedTuple):
-    """Sequences that are computed side by side, run after run."""
-
-    blocks: Tensor
-    """int64 [groups, b]: where the states are that they begin with."""
-    fresh: Tensor
-    """bool [b, 1, 1]: sequences at their beginning, whose states are zero."""
-    runs: tuple[Run, ...]
-
-
 class KeptPlaces(NamedTuple):
     """Tokens that are kept for their rows, or were: in the order of each row, from its first place on."""
 
@@ -137,7 +123,7 @@ class StateBatch:
     No sequence begins with the states of a block that another sequence of the step writes to.
     """
 
-    strands: tuple[Strand, ...]
+    arrays: StateArrays
     replayed: KeptPlaces | None = None
     """Tokens of earlier steps that are taken in now. They are counted behind the step's own."""
     unsure: KeptPlaces | None = None
@@ -146,3 +132,8 @@ class StateBatch:
     """int64 [n], which of the step's tokens those are."""
     derived: dict[Any, Any] = field(default_factory=dict, repr=False)
     """Scratch of the backend: what all layers share."""
+
+    @cached_property
+    def strands(self) -> tuple[Strand, ...]:
+        """Return which tokens go side by side; see `strands_of`, which waits for the device."""
+        return strands_of(self.arrays)

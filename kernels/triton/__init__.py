@@ -19,6 +19,7 @@ from pageant.kernels.reference import ReferenceKernels
 from pageant.kernels.reference.cache import move_slots
 from pageant.kernels.triton.attention import paged_attention
 from pageant.kernels.triton.cache import move_kv, write_kv
+from pageant.kernels.triton.convolution import causal_conv
 from pageant.kernels.triton.experts import moe, route, weigh_experts
 from pageant.kernels.triton.heads import rope, rope_and_write_kv
 from pageant.kernels.triton.interpreting import mend_interpreter
@@ -40,6 +41,7 @@ from pageant.kernels.triton.norms import (
 )
 from pageant.kernels.triton.pointwise import clamped_swiglu, gelu, gelu_and_mul, silu_and_mul
 from pageant.kernels.triton.products import linear, logits
+from pageant.kernels.triton.recurrence import gated_delta_net, state_space
 from pageant.kernels.triton.sampling import mask_logits, sample
 
 __all__ = ["TritonKernels"]
@@ -72,6 +74,9 @@ class TritonKernels(ReferenceKernels):
     route = staticmethod(route)
     moe = staticmethod(moe)
     weigh_experts = staticmethod(weigh_experts)
+    gated_delta_net = staticmethod(gated_delta_net)
+    causal_conv = staticmethod(causal_conv)
+    state_space = staticmethod(state_space)
     linear = staticmethod(linear)
     logits = staticmethod(logits)
     mask_logits = staticmethod(mask_logits)

@@ -22,6 +22,8 @@ import torch
 from pageant.kernels.base import AttentionBatch, HeadNorms, SamplingTensors, TokenMasks
 from pageant.kernels.quantized import Bits, empty_quantized
 from pageant.kernels.quantized_kv import row_size
+from pageant.kernels.states import Page, StateBatch, StateMemory
+from pageant.kernels.strands import StateArrays
 from pageant.kernels.triton import TritonKernels
 from pageant.scripts.cubins.compiling import DEVICES, SHARED_MAX, compile_launches, inspect_cubin
 
@@ -133,6 +135,39 @@ def _experts(dtype: torch.dtype) -> None:
         kernels.moe(empty(tokens, 2048, dtype=dtype), gate_up, down, weights, experts, "silu")
 
 
+def _recurrent(dtype: torch.dtype) -> None:
+    """Launch the layers of Qwen3-Next, Nemotron-H and LFM2, with drafts and without."""
+    starts, ints, blocks = (empty(size, dtype=torch.int32) for size in (5, 4, 56))
+    plain = StateArrays(starts, ints, blocks.view(2, 4, 7), 256)
+    for arrays in (plain, plain._replace(replay_starts=starts, unsure=ints)):
+        batch = StateBatch(arrays)
+        delta, mamba, conv = (
+            _states(dtype, *sizes) for sizes in ((16, 32, 128, 128), (8, 112, 128, 64), (1, 0, 0, 0))
+        )
+        heads = empty(16, 32, dtype=torch.float32)
+        channels, taps = empty(16, delta.num_channels, dtype=dtype), empty(delta.num_channels, 4, dtype=dtype)
+        TritonKernels().gated_delta_net(channels, taps, heads, heads, delta, batch)
+        heads = empty(16, 112, dtype=torch.float32)
+        mixed = empty(16, mamba.num_channels, dtype=dtype)
+        TritonKernels().state_space(mixed, heads, heads, heads[0], mamba, batch)
+        mixed, taps = mixed[:, : conv.num_channels], empty(conv.num_channels, 4, dtype=dtype)
+        TritonKernels().causal_conv(mixed, taps, taps[:, 0], conv, batch, activated=False)
+
+
+def _states(dtype: torch.dtype, key_heads: int, heads: int, key_dim: int, value_dim: int) -> StateMemory:
+    """Return a layer's states in two groups' pages."""
+    pages = tuple(Page(group, empty(64, 1 << 21, dtype=torch.uint8)) for group in range(2))
+    return StateMemory(
+        num_heads=heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        num_channels=2 * key_heads * key_dim + heads * value_dim or 2048,
+        kernel=4,
+        dtype=dtype,
+        pages=pages,
+    )
+
+
 def _quantized(dtype: torch.dtype, width: Bits, what: str) -> None:
     weight = empty_quantized((4096, 4096), width, "meta")
     for rows in _ROWS[what]:
@@ -178,6 +213,7 @@ def _launches(dtype: torch.dtype, what: str) -> Iterator[tuple[Labels, Any]]:
         yield {"head_dim": 128, "kv": name}, lambda kv=kv: _attention(dtype, 128, kv=kv)
     yield {}, lambda: _rows(dtype)
     yield {}, lambda: _experts(dtype)
+    yield {}, lambda: _recurrent(dtype)
     for width in widths:
         yield {"bits": width}, lambda width=width: _quantized(dtype, width, what)
     yield {}, _sampling

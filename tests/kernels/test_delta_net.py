@@ -2,141 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
 
 from pageant.kernels.base import Kernels, StateRows
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.states import StateBatch, StateMemory
-from tests.kernels.state_steps import (
-    BLOCK_SIZE,
-    GROUPS,
-    MARK,
-    NUM_BLOCKS,
-    make_way,
-    marked_pages,
-    own_spans,
-)
+from tests.kernels.delta_net_layer import Layer, near
+from tests.kernels.state_steps import BLOCK_SIZE, MARK, NUM_BLOCKS, no_tokens
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # Key heads, heads, numbers of keys and of values, and tokens of the convolution.
 SIZES = [(2, 4, 16, 8, 4), (3, 3, 7, 5, 2), (1, 2, 33, 70, 3), (2, 2, 128, 128, 4)]
-
-
-@dataclass
-class Text:
-    """A sequence's inputs, and what becomes of them from a state of zero on."""
-
-    channels: Tensor
-    decay: Tensor
-    strength: Tensor
-    read: Tensor
-    states: list[Tensor]
-    """[H, key_dim, value_dim], after every number of tokens."""
-
-
-class Layer:
-    """A layer's weights, and states in pages of two groups' blocks."""
-
-    def __init__(self, sizes: tuple[int, ...], dtype: torch.dtype, page_bytes: int | None = None) -> None:
-        key_heads, heads, key_dim, value_dim, kernel = sizes
-        self._chance = torch.Generator().manual_seed(sum(sizes))
-        self.num_channels = 2 * key_heads * key_dim + heads * value_dim
-        size = 4 * heads * key_dim * value_dim + dtype.itemsize * (kernel - 1) * self.num_channels
-        self.memory = StateMemory(
-            num_heads=heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
-            num_channels=self.num_channels,
-            kernel=kernel,
-            dtype=dtype,
-            pages=marked_pages(size, page_bytes),
-        )
-        self.conv = (self._randn(self.num_channels, kernel) / kernel).to(dtype)
-        self.tables = torch.randperm(NUM_BLOCKS, generator=self._chance).view(GROUPS, 5, -1).int()
-
-    def _randn(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self._chance)
-
-    def text(self, count: int) -> Text:
-        """Return a sequence of `count` tokens, as transformers' functions compute it."""
-        memory = self.memory
-        channels = self._randn(count, self.num_channels).to(memory.dtype)
-        decay = -self._randn(count, memory.num_heads).exp() / 4
-        strength = self._randn(count, memory.num_heads).sigmoid()
-        before = F.pad(channels.float().T, (memory.kernel - 1, 0))
-        mixed = F.silu(F.conv1d(before, self.conv.float()[:, None], groups=self.num_channels).T).to(
-            memory.dtype
-        )
-        split = mixed.float().split_with_sizes(memory.sizes, dim=1)
-        dims = (memory.key_dim, memory.key_dim, memory.value_dim)
-        query, key, value = (part.view(1, count, -1, dim) for part, dim in zip(split, dims, strict=True))
-        states = [torch.zeros(memory.num_heads, memory.key_dim, memory.value_dim)]
-        read = []
-        for t in range(count):
-            one = slice(t, t + 1)
-            out, state = torch_recurrent_gated_delta_rule(
-                *(part[:, one] for part in (query, key, value)),
-                g=decay[None, one],
-                beta=strength[None, one],
-                initial_state=states[-1][None],
-                output_final_state=True,
-                use_qk_l2norm_in_kernel=True,
-            )
-            read.append(out[0, 0])
-            states.append(state[0])
-        return Text(channels, decay, strength, torch.stack(read), states)
-
-    def step(
-        self,
-        kernels: Kernels,
-        texts: Sequence[Text],
-        spans: Sequence[tuple[int, int]],
-        rows: StateRows | None = None,
-    ) -> list[Tensor]:
-        """Take a span of each text's tokens in, and return what is read of each: [n, H, value_dim].
-
-        Replayed tokens count to a span, and are behind all others.
-        """
-        own = own_spans(spans, rows)
-        order = [*own, *((first, start) for (first, _), (start, _) in zip(spans, own, strict=True))]
-        names = ("channels", "decay", "strength")
-        inputs = [
-            torch.cat(
-                [
-                    getattr(text, name)[slice(*span)]
-                    for text, span in zip((*texts, *texts), order, strict=True)
-                ]
-            )
-            for name in names
-        ]
-        way = make_way(self.tables, spans, rows)
-        wider = torch.cat([inputs[0], inputs[0][:, :3]], dim=1)
-        read = kernels.gated_delta_net(
-            wider[:, : self.num_channels], self.conv, inputs[1], inputs[2], self.memory, way
-        )
-        parts = read.split_with_sizes([last - first for first, last in order])
-        return [torch.cat([parts[len(spans) + n], parts[n]]) for n in range(len(spans))]
-
-    def state(self, sequence: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Return the matrices and inputs in the blocks of a sequence's last of so many tokens."""
-        matrices, inputs = self.memory.read(self.tables[:, sequence, (tokens - 1) // BLOCK_SIZE, None].long())
-        return matrices[0], inputs[0]
-
-    def bytes_of(self, block: int) -> Tensor:
-        return torch.cat([page.memory[block] for page in self.memory.pages])
-
-
-def near(dtype: torch.dtype) -> dict[str, float]:
-    step = {torch.float32: 2e-6, torch.bfloat16: 0.02, torch.float16: 0.002}[dtype]
-    return {"atol": step, "rtol": step}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -241,6 +119,6 @@ def test_other_dtypes_are_left_to_the_reference() -> None:
 def test_a_step_without_tokens_reads_nothing(every_level: Kernels) -> None:
     layer = Layer((2, 4, 16, 8, 4), torch.float32)
     nothing, heads = torch.empty(0, layer.num_channels), torch.empty(0, 4)
-    found = every_level.gated_delta_net(nothing, layer.conv, heads, heads, layer.memory, StateBatch(()))
+    found = every_level.gated_delta_net(nothing, layer.conv, heads, heads, layer.memory, no_tokens())
     assert found.shape == (0, 4, 8)
     assert all(layer.bytes_of(block).eq(MARK).all() for block in range(NUM_BLOCKS))

@@ -2,139 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from transformers.models.granitemoehybrid.modeling_granitemoehybrid import mamba2_chunk_scan
 
 from pageant.kernels.base import Kernels, StateRows
 from pageant.kernels.cpu import CpuKernels
-from pageant.kernels.states import StateBatch, StateMemory
-from tests.kernels.state_steps import BLOCK_SIZE, GROUPS, MARK, NUM_BLOCKS, make_way, marked_pages, own_spans
+from tests.kernels.state_space_layer import Layer, near
+from tests.kernels.state_steps import BLOCK_SIZE, MARK, NUM_BLOCKS, no_tokens
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # Groups, heads, numbers of keys and of values, and tokens of the convolution.
 SIZES = [(2, 4, 16, 8, 4), (3, 3, 7, 5, 2), (1, 2, 33, 70, 3), (1, 6, 128, 64, 4)]
-
-
-@dataclass
-class Text:
-    """A sequence's inputs, and what becomes of them from a state of zero on."""
-
-    channels: Tensor
-    decay: Tensor
-    time_step: Tensor
-    mixed: Tensor
-    read: Tensor
-
-    def __len__(self) -> int:
-        return len(self.channels)
-
-
-class Layer:
-    """A layer's weights, and states in pages of two groups' blocks."""
-
-    def __init__(
-        self,
-        sizes: tuple[int, ...],
-        dtype: torch.dtype,
-        page_bytes: int | None = None,
-        *,
-        activated: bool = True,
-    ) -> None:
-        self.groups, heads, key_dim, value_dim, kernel = sizes
-        self._chance = torch.Generator().manual_seed(sum(sizes))
-        self._activated = activated
-        channels = heads * value_dim + 2 * self.groups * key_dim
-        size = 4 * heads * key_dim * value_dim + dtype.itemsize * (kernel - 1) * channels
-        pages = marked_pages(size, page_bytes)
-        self.memory = StateMemory(
-            num_heads=heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
-            num_channels=channels,
-            kernel=kernel,
-            dtype=dtype,
-            pages=pages,
-        )
-        self.conv = (self._randn(channels, kernel) / kernel).to(dtype)
-        self.bias = (self._randn(channels) / 4).to(dtype) if activated else None
-        self.skip = self._randn(heads)
-        self.rates = -self._randn(heads).exp() / 4
-        self.tables = torch.randperm(NUM_BLOCKS, generator=self._chance).view(GROUPS, 5, -1).int()
-
-    def _randn(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self._chance)
-
-    def text(self, count: int) -> Text:
-        """Return a sequence of `count` tokens, as transformers' functions compute it."""
-        memory = self.memory
-        channels = self._randn(count, memory.num_channels).to(memory.dtype)
-        step = F.softplus(self._randn(count, memory.num_heads))
-        before = F.pad(channels.float().T, (memory.kernel - 1, 0))
-        bias = None if self.bias is None else self.bias.float()
-        mixed = F.conv1d(before, self.conv.float()[:, None], bias, groups=memory.num_channels).T
-        mixed = (F.silu(mixed) if self._activated else mixed).to(memory.dtype)
-        keys = self.groups * memory.key_dim
-        values, key, query = mixed.float().split([memory.num_heads * memory.value_dim, keys, keys], 1)
-        read = mamba2_chunk_scan(
-            values.view(1, count, memory.num_heads, -1),
-            step[None],
-            self.rates,
-            key.view(1, count, self.groups, -1),
-            query.view(1, count, self.groups, -1),
-            chunk_size=16,
-            D=self.skip,
-        )
-        return Text(channels, self.rates * step, step, mixed, read[0])
-
-    def step(
-        self,
-        kernels: Kernels,
-        texts: Sequence[Text],
-        spans: Sequence[tuple[int, int]],
-        rows: StateRows | None = None,
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Take a span of each text's tokens in; return what the convolution makes of them, and what is read of each.
-
-        Replayed tokens count to a span, and are behind all others.
-        """
-        own = own_spans(spans, rows)
-        order = [*own, *((first, start) for (first, _), (start, _) in zip(spans, own, strict=True))]
-        pairs = list(zip((*texts, *texts), order, strict=True))
-        channels = torch.cat([text.channels[slice(*span)] for text, span in pairs])
-        decay = torch.cat([text.decay[slice(*span)] for text, span in pairs])
-        time_step = torch.cat([text.time_step[slice(*span)] for text, span in pairs])
-        way = make_way(self.tables, spans, rows)
-        wider = torch.cat([channels, channels[:, :3]], dim=1)[:, : self.memory.num_channels]
-        mixed = kernels.causal_conv(wider, self.conv, self.bias, self.memory, way, activated=self._activated)
-        read = kernels.state_space(mixed, decay, time_step, self.skip, self.memory, way)
-        counts = [last - first for first, last in order]
-        found = list(zip(mixed.split(counts), read.split(counts), strict=True))
-        return [
-            tuple(
-                torch.cat([after, before])
-                for after, before in zip(found[len(spans) + n], found[n], strict=True)
-            )
-            for n in range(len(spans))
-        ]  # type: ignore[misc]
-
-    def state(self, sequence: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Return the matrices and inputs in the blocks of a sequence's last of so many tokens."""
-        return self.memory.read(self.tables[:, sequence, (tokens - 1) // BLOCK_SIZE, None].long())
-
-    def bytes_of(self, block: int) -> Tensor:
-        return torch.cat([page.memory[block] for page in self.memory.pages])
-
-
-def near(dtype: torch.dtype) -> dict[str, float]:
-    step = {torch.float32: 1e-5, torch.bfloat16: 0.03, torch.float16: 0.004}[dtype]
-    return {"atol": step, "rtol": step}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -228,8 +108,8 @@ def test_a_step_without_tokens_reads_nothing(every_level: Kernels) -> None:
     layer = Layer((2, 4, 16, 8, 4), torch.float32)
     nothing, heads = torch.empty(0, layer.memory.num_channels), torch.empty(0, 4)
     mixed = every_level.causal_conv(
-        nothing, layer.conv, layer.bias, layer.memory, StateBatch(()), activated=True
+        nothing, layer.conv, layer.bias, layer.memory, no_tokens(), activated=True
     )
-    read = every_level.state_space(mixed, heads, heads, layer.skip, layer.memory, StateBatch(()))
+    read = every_level.state_space(mixed, heads, heads, layer.skip, layer.memory, no_tokens())
     assert mixed.shape == nothing.shape and read.shape == (0, 4, 8)
     assert all(layer.bytes_of(block).eq(MARK).all() for block in range(NUM_BLOCKS))

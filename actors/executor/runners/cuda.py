@@ -25,7 +25,7 @@ from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.runners.sampled_tokens import SampledTokens, sampled_tokens
 from pageant.actors.executor.runners.staging import Staging
 from pageant.actors.executor.tiers.host_memory import DeviceHostMemory
-from pageant.kernels.base import AttentionBatch, SamplingTensors, TokenMasks
+from pageant.kernels.base import AttentionBatch, SamplingTensors, StateRows, TokenMasks
 from pageant.kernels.preparing import PreparedKernels
 
 __all__ = ["CudaRunner"]
@@ -235,6 +235,7 @@ class CudaRunner(TorchRunner):
             max_query_length=inputs.max_query_length,
             max_context_length=inputs.max_context_length,
             ancestors=None if inputs.ancestors is None else self._tensor(inputs.ancestors),
+            states=None if inputs.states is None else StateRows(*inputs.states),
         )
         types = None
         if inputs.pooled is not None and inputs.pooled.token_types is not None:
@@ -280,13 +281,14 @@ class CudaRunner(TorchRunner):
         few = torch.zeros(1, dtype=torch.int32, device=self.device)
         num_groups = len(self.windows)
         batch = AttentionBatch.of_groups(
-            few.expand(num_groups, 1, 1),
+            # Recurrent layers look for each token's block.
+            few.expand(num_groups, 1, -(-tokens // block_size)).contiguous(),
             nothing.expand(num_groups, tokens),
             query_starts=torch.tensor([0, tokens], dtype=torch.int32, device=self.device),
-            context_lengths=few + 1,
+            context_lengths=few + tokens,
             positions=nothing,
             max_query_length=tokens,
-            max_context_length=1,
+            max_context_length=tokens,
         )
         hidden = self._decoder.forward(nothing, nothing, batch, caches)
         if self._decoder.spec.has_head:

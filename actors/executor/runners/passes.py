@@ -64,6 +64,7 @@ class Passes:
             and isinstance(decoder.kernels, RecordingKernels)
             and not decoder.taps
             and decodes(decoder)
+            and not decoder.spec.is_recurrent  # C++ takes each step's sequences as numbers of the host
         ):
             self._programs = StepPrograms(
                 self.forward,
@@ -203,11 +204,9 @@ def _images(embedded: Sequence[EmbeddedTokens], packed: Packed) -> tuple[Span, .
 
 def decodes(decoder: Decoder) -> bool:
     """Tell whether it computes one token of a sequence after another, in steps that are alike, and attends to nothing
-    else. Steps of whole texts never are, and recurrent layers look at each step's sequences."""
+    else. Steps of whole texts never are."""
     spec = decoder.spec
-    return (
-        spec.is_causal and spec.has_head and not spec.is_recurrent and not isinstance(decoder, HearingDecoder)
-    )
+    return spec.is_causal and spec.has_head and not isinstance(decoder, HearingDecoder)
 
 
 def attention_batch(

@@ -9,9 +9,6 @@ from pageant.kernels.logit_functions import LogitKernels
 SHARED = {
     "embed",
     "gather_columns",
-    "gated_delta_net",
-    "causal_conv",
-    "state_space",
     "quantize",
     "multiply_heads",
     "rope_and_write_latents",

@@ -19,6 +19,7 @@ SAMPLING = {
 }
 EXPERTS = {"choose_experts", "order_places", "expert_gate_up", "expert_down", "sum_experts"}
 PRODUCTS = {"multiply_sliced", "multiply_quantized", "merge_parts", "widen_rows"}
+RECURRENT = {"convolve", "pass_delta_rule", "pass_state_space"}
 POINTWISE = {"norm_rows", "activate_rows", "prepare_heads", "write_tokens", "copy_blocks"}
 
 INSTRUCTIONS_MAX = {(8, 8): 4.1, (4, 8): 4.5, (8, 16): 4.0, (4, 16): 4.5}
@@ -42,7 +43,7 @@ def compiled(arch: str, dtype: str, what: str) -> list[dict[str, int | str]]:
 @pytest.mark.parametrize(
     ("arch", "dtype", "what", "kernels"),
     [
-        ("sm_90", "bfloat16", "core", ATTENTION | SAMPLING | EXPERTS | PRODUCTS | POINTWISE),
+        ("sm_90", "bfloat16", "core", ATTENTION | SAMPLING | EXPERTS | PRODUCTS | POINTWISE | RECURRENT),
         ("sm_80", "float16", "attention", ATTENTION),
         ("sm_80", "bfloat16", "products", PRODUCTS - {"widen_rows"} | EXPERTS - {"choose_experts"}),
         ("sm_100", "bfloat16", "attention", ATTENTION),
