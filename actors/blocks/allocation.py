@@ -20,6 +20,7 @@ from pageant.actors.blocks.columns import Columns, rounds
 from pageant.actors.blocks.counting import check_references, slots_wasted
 from pageant.actors.blocks.embeddings import EmbeddingNumbers
 from pageant.actors.blocks.groups import NO_BLOCK, Groups
+from pageant.actors.blocks.naming import open_sequence
 from pageant.actors.blocks.partial_blocks import TOKEN_BYTES
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
@@ -28,9 +29,7 @@ from pageant.actors.blocks.stored import StoredBlocks
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
-from pageant.protocol.block_names import block_name, block_names, full_blocks, root_name
-
-EMBEDDINGS_MIN = 65_536  # that have numbers, however small the pool is
+from pageant.protocol.block_names import block_name
 
 
 class Allocation:
@@ -61,8 +60,7 @@ class Allocation:
         self._prefixes = Prefixes(pool, self.groups, tiers)
         self.follow, self.stored = self._prefixes.follow, self._prefixes.stored
         self._admissions = Admissions(pool, self.groups, self._prefixes, tiers)
-        # Twice what the device holds, since there may be tiers below it.
-        self._embeddings = EmbeddingNumbers(max(EMBEDDINGS_MIN, 2 * pool.num_blocks * block_size))
+        self._embeddings = EmbeddingNumbers.of_pool(pool.num_blocks * block_size)
         # The last step that is known to have been computed.
         self._computed_step = 0
         # The last exchange that granted anything.
@@ -335,34 +333,36 @@ class Allocation:
         """Admit as many sequences as there is room for. With `others` in the step, none of them delays it."""
         budget = request.admission_tokens
         admitted: list[Admitted] = []
-        for admission in request.admissions:
-            beside = others or bool(admitted)
-            grant = (
-                self._admit(admission, budget, request, copies, beside) if admission.fits(budget) else None
-            )
+        for place, admission in enumerate(request.admissions):
+            fits, beside = admission.fits(budget), others or bool(admitted)
+            grant = self._admit(admission, budget, request, copies, beside) if fits else None
             if grant is None:
+                if self._awaits_stored:
+                    self._fetch_ahead(request.admissions[place + 1 :])
                 break
             budget -= grant.num_tokens
             admitted.append(grant)
         return admitted
+
+    def _open(self, admission: Admission) -> Sequence:
+        embeddings = self._embeddings if self.pool.enable_prefix_caching else None
+        return open_sequence(admission, self._columns, self.block_size, embeddings)
+
+    def _fetch_ahead(self, admissions: Iterable[Admission]) -> None:
+        """Begin to fetch blocks of the store for sequences behind one that waits for its own: they wait together."""
+        assert self.stored_blocks is not None, "there is a store to wait for"
+        for admission in admissions:
+            if not admission.skip_cache and admission.embed_names is None:
+                sequence, total = self._open(admission), len(admission.token_ids)
+                self.stored_blocks.wait(sequence, total, admission.serial, self.granted_step, ahead=True)
+                self._columns.close(admission.serial)
 
     def _admit(
         self, admission: Admission, budget: int, request: Assign, copies: Copies, beside: bool
     ) -> Admitted | None:
         """Admit a sequence with what is cached of it, or leave everything as it was."""
         assert admission.serial not in self._sequences, f"sequence {admission.serial} is admitted twice"
-        total = len(admission.token_ids)
-        contents: list[bytes] = []
-        token_ids, tail, embeddings = admission.token_ids, b"", None
-        if self.pool.enable_prefix_caching:
-            if admission.embed_names is not None:
-                token_ids = self._embeddings.put(token_ids, admission)
-                embeddings = self._embeddings.generation
-            contents, tail = full_blocks(token_ids, self.block_size)
-        root = root_name(admission.salt, admission.extra_keys, admission.adapter, embeddings or None)
-        slot = self._columns.open(admission.serial, np.frombuffer(tail, "<i4"))
-        sequence = Sequence(self._columns, slot, root, [], block_names(root, contents), contents)
-        sequence.is_local = embeddings is not None
+        sequence, total = self._open(admission), len(admission.token_ids)
         store = None if admission.skip_cache else self.stored_blocks
         if store is not None and store.wait(sequence, total, admission.serial, self.granted_step):
             self._columns.close(admission.serial)

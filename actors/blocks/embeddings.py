@@ -16,6 +16,8 @@ from pageant.protocol.embedding import NAME_BYTES
 
 __all__ = ["EmbeddingNumbers"]
 
+MOST_LEAST = 65_536
+"""Rows that are remembered of a pool at least, however small it is."""
 _FIRST = -2
 _LAST = -(2**31)
 
@@ -33,6 +35,11 @@ class EmbeddingNumbers:
         self._next = first
         self.generation = 0
         """How often the count has begun anew; part of the root name of sequences with such numbers, from 1 on."""
+
+    @classmethod
+    def of_pool(cls, num_tokens: int) -> EmbeddingNumbers:
+        """Return numbers for a pool of so many tokens: twice as many, since there may be tiers below it."""
+        return cls(max(MOST_LEAST, 2 * num_tokens))
 
     def __len__(self) -> int:
         return len(self._numbers)

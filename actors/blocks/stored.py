@@ -174,11 +174,12 @@ class StoredBlocks:
 
     # Restoring.
 
-    def wait(self, sequence: Sequence, total: int, serial: int, step: int) -> bool:
+    def wait(self, sequence: Sequence, total: int, serial: int, step: int, *, ahead: bool = False) -> bool:
         """Return whether a sequence of `total` tokens is to wait for blocks of the store. Begins to fetch them.
 
         Args:
             step: the last exchange that granted anything.
+            ahead: others are admitted before it: half of the free blocks are left to them.
         """
         if any(arrival.serial == serial for arrival in self._arrivals()):
             return True
@@ -188,7 +189,8 @@ class StoredBlocks:
         names = sequence.names[: (total - 1) // size]
         num_full = self.groups.longest(len(names), lambda group, index: self._has(names[index], group))
         arrival = self._missing(sequence, num_full, serial, step)
-        if arrival is None or not self._make_room(arrival, -(-total // size) * len(self.groups)):
+        needed = -(-total // size) * len(self.groups)
+        if arrival is None or not self._make_room(arrival, 2 * needed if ahead else needed):
             return False
         self._tries[serial] = tries + 1
         if len(self._tries) > SEQUENCES_MAX:
@@ -230,7 +232,7 @@ class StoredBlocks:
         return arrival
 
     def _make_room(self, arrival: Arrival, needed: int) -> bool:
-        """Take blocks for an arrival, where there is room for all `needed` blocks of its sequence."""
+        """Take blocks for an arrival, where there is room for `needed` blocks."""
         if needed - len(arrival.held) > self.pool.num_free:
             self.pool.free(arrival.held)
             return False
