@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ log = logging.getLogger("pageant.link")
 HANDSHAKE_SECONDS = 10.0
 # The most warnings about strangers in a life.
 COMPLAINTS_MAX = 256
+# So many lives that are over are still told from strangers.
+FORGOTTEN_MAX = 64
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class ZmqLink:
         self._peers: dict[bytes, _Peer] = {}
         # Hellos of this node that wait for their answers, by routing id.
         self._welcomes: dict[bytes, _Waiting] = {}
+        # Routing ids of the lives that were forgotten last: what they still say is refused, and no reason to warn.
+        self._forgotten: deque[bytes] = deque(maxlen=FORGOTTEN_MAX)
         # Addresses of strangers that have been logged.
         self._complained: set[str] = set()
         self.issue: Callable[[str, bool], int | None] | None = None
@@ -309,6 +314,7 @@ class ZmqLink:
         if identity is None or self._peers[identity].incarnation != incarnation:
             return identity is None
         self._unlink(identity)
+        self._forgotten.append(identity)
         return True
 
     # Receiving.
@@ -330,6 +336,8 @@ class ZmqLink:
     def _refuse(self, identity: bytes, address: str, reason: str) -> None:
         """Refuse a stranger's envelope. It is logged once per address, or a scanner would fill the log."""
         self._receiver.refuse(shown(identity), reason)
+        if identity in self._forgotten:
+            return
         address = address or shown(identity)
         if address not in self._complained and len(self._complained) < COMPLAINTS_MAX:
             self._complained.add(address)

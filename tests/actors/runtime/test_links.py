@@ -156,6 +156,20 @@ async def test_a_new_life_replaces_the_old_and_an_older_one_is_refused(links):
     assert root.forget("b", 3) and not root.send("b", [b"", b""])
 
 
+async def test_what_a_forgotten_node_still_says_is_refused_without_a_warning(links, caplog):
+    receiver = Deaf()
+    root, other, stranger = links("root", 1, receiver), links("b"), links("c")
+    await other.connect("root", 1, root.endpoint)
+    await stranger.connect("root", 1, root.endpoint)
+    assert root.forget("b", 1)
+    root._unlink(root._identities["c"])  # as one that never was known
+    for late in (other, stranger):
+        assert late.send("root", [b"header", b"body"])
+        await receiver.next()
+    assert receiver.received == [] and len(receiver.refusals) == 2
+    assert [record.getMessage().split(" from ")[0] for record in caplog.records] == ["root refused what came"]
+
+
 async def test_nobody_there_is_no_answer_and_may_be_tried_again(links, monkeypatch):
     monkeypatch.setattr(zeromq, "HANDSHAKE_SECONDS", 0.02)
     link = links("b")
