@@ -160,7 +160,8 @@ class Load:
         self._streams: dict[int, Stream] = {}  # that are open, by the request's place
         self._stopping = False
         self._news = asyncio.Event()  # something came
-        self._gaps: list[tuple[float, float]] = []  # of those that have ended
+        self._ended: list[tuple[float, list[tuple[float, float]]]] = []
+        """Of each stream that has ended: when its last output came, and its gaps."""
         self.requests = self.tokens = 0
         self.lost: list[str] = []
         self.changed: list[str] = []
@@ -190,7 +191,7 @@ class Load:
                 if (found := difference(output, self._right[place])) is not None:
                     self.changed.append(f"request {place}: {found}")
             self.requests += 1
-            self._gaps += stream.gaps
+            self._ended.append((stream.last_at, stream.gaps))
             del self._streams[place]
             self._news.set()
 
@@ -206,8 +207,14 @@ class Load:
 
     def pause(self, since: float) -> float:
         """The longest that any stream brought nothing for, of such times that ended after `since`: seconds."""
-        gaps = [*self._gaps, *(gap for stream in self._streams.values() for gap in stream.gaps)]
-        return max((end - begin for begin, end in gaps if end > since), default=0.0)
+        return max(self.pauses(since), default=0.0)
+
+    def pauses(self, since: float) -> list[float]:
+        """Return the longest pause of each stream that was open after `since`, of those that ended after it: seconds, 0
+        for what is shorter than `GAP_SECONDS`."""
+        streams = [gaps for last_at, gaps in self._ended if last_at > since]
+        streams += [stream.gaps for stream in self._streams.values() if stream.is_shown]
+        return [max((end - begin for begin, end in gaps if end > since), default=0.0) for gaps in streams]
 
 
 def verdict(figures: dict[str, Any]) -> list[str]:

@@ -90,12 +90,12 @@ async def run_deaths(settings: dict[str, Any], *, requests: int, tokens: int, se
     """Figures of one run: each replica dies with all its actors, then the router."""
     asked = mixed_requests(requests, tokens)
     async with Engine(**merge(APART, settings)) as engine:
-        load = await _loaded(engine, asked)
+        load = await loaded(engine, asked)
         killer = Killer(engine, load, random.Random(seed), 0.0)
         for node in sorted(await killer.nodes(), key=lambda name: name == ROUTER_NODE):
             await killer.kill(node)
         await load.end()
-    return _figures(settings, load, requests) | {"died": killer.figures()}
+    return of_load(settings, load, requests) | {"died": killer.figures()}
 
 
 async def run_cycles(settings: dict[str, Any], *, cycles: int, requests: int, tokens: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ async def run_cycles(settings: dict[str, Any], *, cycles: int, requests: int, to
     async with Engine(**merge({"placement": "one"}, settings)) as engine:
         names = [one.name for one in await engine.replicas.ls()]
         assert len(names) == 2, f"cycles begin with two replicas, not {len(names)}"
-        load = await _loaded(engine, asked)
+        load = await loaded(engine, asked)
         actors = await _actors(engine)
         shares, drains, memory = [], [], []
         for cycle in range(cycles):
@@ -119,7 +119,7 @@ async def run_cycles(settings: dict[str, Any], *, cycles: int, requests: int, to
             memory.append(psutil.Process().memory_info().rss / 2**20)
         left = sorted(await _actors(engine) - actors)
         await load.end()
-    return _figures(settings, load, requests) | {
+    return of_load(settings, load, requests) | {
         "cycles": {
             "cycles": cycles,
             "share_seconds_median": round(sorted(shares)[len(shares) // 2], 2),
@@ -131,7 +131,7 @@ async def run_cycles(settings: dict[str, Any], *, cycles: int, requests: int, to
     }
 
 
-async def _loaded(engine: Engine, asked: Any) -> Load:
+async def loaded(engine: Engine, asked: Any) -> Load:
     """Return a load that has begun, with what its requests are undisturbed."""
     load = Load(engine, asked, await undisturbed(engine, asked))
     load.begin()
@@ -154,7 +154,8 @@ async def _seconds_until_shared(engine: Engine, name: str) -> float:
     return time.monotonic() - began
 
 
-def _figures(settings: dict[str, Any], load: Load, requests: int) -> dict[str, Any]:
+def of_load(settings: dict[str, Any], load: Load, requests: int) -> dict[str, Any]:
+    """Return what every run tells: its settings, and what became of the requests."""
     return {
         "settings": settings | {"model": Path(settings.get("model") or "").name},
         **{"streams": requests, "requests": load.requests, "tokens": load.tokens},

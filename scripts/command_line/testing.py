@@ -150,11 +150,19 @@ def chaos(
             "often each executor fails."
         ),
     ] = 0,
+    notice: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Instead, with two replicas and a store, tell each replica that it will be gone in so many seconds.",
+        ),
+    ] = None,
     json: Figures = None,
 ) -> None:
     """Kill or stop the processes of a topology while requests stream, and see that no token is lost or changed."""
     from pageant.scripts.chaos.cutting import cut as pull
     from pageant.scripts.chaos.groups import groups as fail
+    from pageant.scripts.chaos.notices import notices
     from pageant.scripts.chaos.poison import poison as feed
     from pageant.scripts.chaos.replicas import replicas
     from pageant.scripts.chaos.run import chaos as command
@@ -166,6 +174,9 @@ def chaos(
     if groups:
         of = {"cycles": cycles, "requests": requests, "tokens": tokens}
         raise typer.Exit(1 if fail(engine, path=json, **of) else 0)
+    if notice is not None:
+        wanted = {"requests": requests, "tokens": tokens, "seed": random_seed}
+        raise typer.Exit(1 if notices(engine, notice=notice, path=json, **wanted) else 0)
     if cycles or (engine.get("replicas") or 1) != 1:
         engine = {"replicas": 2} | {key: value for key, value in engine.items() if value is not None}
         of = {"requests": requests, "tokens": tokens, "seed": random_seed}
