@@ -15,8 +15,8 @@ from pageant.actors.blocks.costs import MoveCosts
 from pageant.actors.executor.tiers.disk import DiskFile
 
 BLOCK_SIZE = 4
-NUM_REQUESTS = 330
-OFTEN = 100
+NUM_REQUESTS = 200
+OFTEN = 50
 LAYER_BYTES = 2 * 2 * BLOCK_SIZE * 16 * 4  # of a block: keys and values, of two heads of 16 float32 each
 BLOCK_BYTES = 2 * LAYER_BYTES
 HOST_SLOTS = 150
