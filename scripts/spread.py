@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 PERCENTILES = (50, 90, 99)
 
@@ -20,7 +21,7 @@ class Spread:
     p99: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
+    def of(cls, values: Sequence[float] | npt.NDArray[np.floating]) -> Spread | None:
         """Return the spread of values in seconds, to the microsecond; None where there are none."""
         if not len(values):
             return None

@@ -16,20 +16,19 @@ from itertools import chain, islice
 import numpy as np
 
 from pageant.actors.blocks.admissions import Admissions
-from pageant.actors.blocks.columns import Columns, rounds
+from pageant.actors.blocks.columns import Columns
 from pageant.actors.blocks.counting import check_references, slots_wasted
 from pageant.actors.blocks.embeddings import EmbeddingNumbers
 from pageant.actors.blocks.groups import NO_BLOCK, Groups
+from pageant.actors.blocks.learning import Learning
 from pageant.actors.blocks.naming import open_sequence
-from pageant.actors.blocks.partial_blocks import TOKEN_BYTES
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.prefixes import Prefixes
-from pageant.actors.blocks.sequence import Copies, Filled, Sequence
+from pageant.actors.blocks.sequence import Copies, Sequence
 from pageant.actors.blocks.stored import StoredBlocks
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Admitted, Assign, Assigned, PoolStatistics
 from pageant.protocol.arrays import Int32Vector, Int64Vector, int32
-from pageant.protocol.block_names import block_name
 
 
 class Allocation:
@@ -59,6 +58,7 @@ class Allocation:
         self._columns = Columns(block_size)
         self._prefixes = Prefixes(pool, self.groups, tiers)
         self.follow, self.stored = self._prefixes.follow, self._prefixes.stored
+        self._learning = Learning(self._columns, self._prefixes, self._sequences)
         self._admissions = Admissions(pool, self.groups, self._prefixes, tiers)
         self._embeddings = EmbeddingNumbers.of_pool(pool.num_blocks * block_size)
         # The last step that is known to have been computed.
@@ -83,7 +83,8 @@ class Allocation:
         if self.tiers is not None:
             self.tiers.begin(request.step, self._computed_step)
         self._withdraw(request)
-        self._learn(request)
+        if self.pool.enable_prefix_caching:
+            self._learning.learn(request)
         for serial in request.freed.tolist():
             self._free(serial)
         counts, grown = self._grow_in_order(request)
@@ -175,40 +176,12 @@ class Allocation:
             there = slots >= 0
             self._columns.withdraw(slots[there], request.withdrawn_lengths[there])
 
-    def _learn(self, request: Assign) -> None:
-        """Record sampled tokens, which name the blocks that they fill."""
-        if not self.pool.enable_prefix_caching or not len(request.learned_serials):
-            return
-        serials = np.repeat(request.learned_serials, request.learned_counts)
-        slots = self._columns.find(serials)
-        there = slots >= 0
-        serials, slots, token_ids = serials[there], slots[there], request.token_ids[there]
-        for places in rounds(slots):
-            due = self._columns.learn(slots[places], token_ids[places])
-            if len(due):
-                self._open_and_fill([self._sequences[serial] for serial in serials[places[due]].tolist()])
-
-    def _open_and_fill(self, sequences: list[Sequence]) -> None:
-        """Index sequences whose tails have just got their first token, or their last, or both."""
-        self._prefixes.open(sequences)
-        filled = [sequence for sequence in sequences if sequence.is_full]
-        if filled:
-            self._prefixes.close(filled)
-            self._prefixes.index(chain.from_iterable(map(self._fill, filled)))
-
-    def _fill(self, sequence: Sequence) -> list[Filled]:
-        """Turn a sequence's full tail into a full block group."""
-        full = sequence.tail
-        sequence.names.append(block_name(sequence.parent(len(sequence.names)), full))
-        sequence.contents.append(full)
-        self._columns.num_tail[sequence.slot] = 0
-        return self._nameable(sequence)
-
     def _free(self, serial: int) -> None:
         sequence = self._sequences.pop(serial, None)
         if sequence is not None:
             self._prefixes.close([sequence])
-            self._name_last_block(sequence)
+            if self.pool.enable_prefix_caching:
+                self._learning.name_last_block(sequence, self._computed_step)
             self._release(sequence.held)
             self._columns.close(serial)
 
@@ -242,18 +215,6 @@ class Allocation:
                 self.groups.next_free(group, sequence.firsts[group]) for group in self.groups.windowed
             )
 
-    def _name_last_block(self, sequence: Sequence) -> None:
-        """Index the partly filled block of a sequence that is freed, for sequences that continue it."""
-        known = len(sequence.names) * self.block_size + len(sequence.tail) // TOKEN_BYTES
-        index, count = divmod(min(known, sequence.granted), self.block_size)
-        computed = sequence.granted_step <= self._computed_step
-        if count and computed and self.pool.enable_prefix_caching and not self.groups.has_states:
-            held = sequence.contents[index] if index < len(sequence.contents) else sequence.tail
-            tokens = held[: TOKEN_BYTES * count]
-            name = block_name(sequence.parent(index), tokens)
-            step, before = sequence.granted_step, sequence.granted_before
-            self._prefixes.index([Filled(sequence, index, [name], [tokens], step, before)])
-
     def _grow_in_order(self, request: Assign) -> tuple[Int32Vector, list[int]]:
         """Grant running sequences the blocks that they lack, up to the first that does not fit.
 
@@ -284,7 +245,7 @@ class Allocation:
         unnamed = self._columns.unnamed[slots[:end]].nonzero()[0]
         if len(unnamed):
             waiting = [self._sequences[serial] for serial in request.grow_serials[unnamed].tolist()]
-            self._prefixes.index(chain.from_iterable(map(self._nameable, waiting)))
+            self._prefixes.index(chain.from_iterable(map(self._learning.nameable, waiting)))
         return counts, grown
 
     def _give_blocks(
@@ -314,20 +275,7 @@ class Allocation:
         sequence.blocks += self.pool.take(block_groups * self._num_groups - len(sequence.blocks))
         self._columns.room[sequence.slot] = block_groups * self.block_size
         self._columns.grant(sequence.slot, length, step)
-        self._prefixes.index(self._nameable(sequence))
-
-    def _nameable(self, sequence: Sequence) -> list[Filled]:
-        """Return block groups without a name that are full of known tokens once the granted ones are computed.
-
-        The caller must index them now.
-        """
-        first, full = sequence.named, min(sequence.granted // self.block_size, len(sequence.names))
-        sequence.named = max(first, full)
-        self._columns.unnamed[sequence.slot] = sequence.named < len(sequence.names)
-        if first >= full:
-            return []
-        names, contents = sequence.names[first:full], sequence.contents[first:full]
-        return [Filled(sequence, first, names, contents, sequence.granted_step, sequence.granted_before)]
+        self._prefixes.index(self._learning.nameable(sequence))
 
     def _admit_in_order(self, request: Assign, copies: Copies, others: bool) -> list[Admitted]:
         """Admit as many sequences as there is room for. With `others` in the step, none of them delays it."""

@@ -144,6 +144,14 @@ class Columns:
         places: Int64 = ((ends == 0) | (ends + 1 == self._block_size)).nonzero()[0]
         return places
 
+    def extend_tail(self, slot: int, token_ids: Int32) -> int:
+        """Append tokens to the tail of a sequence, as many as fill it. Return how many. token_ids: int32 [N]."""
+        first = int(self.num_tail[slot])
+        count = min(len(token_ids), self._block_size - first)
+        self.tails[slot, first : first + count] = token_ids[:count]
+        self.num_tail[slot] = first + count
+        return count
+
 
 def rounds(slots: Int64) -> list[Int64]:
     """Return the indices of `slots`, int64 [N], in parts without a repeated slot; those of one slot are in

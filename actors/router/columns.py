@@ -42,6 +42,8 @@ class ReplicaColumns:
         # float64: as the latest load has them, 0 where it is not known.
         self._seconds: Floats = np.zeros(0)
         self._outputs: Floats = np.zeros(0)
+        # float64: see `MemoryUse.share`.
+        self._memory: Floats = np.zeros(0)
         # float64: see `Replica.recent`.
         self._recent: Floats = np.zeros(0)
         self._recent_at: Floats = np.zeros(0)
@@ -74,7 +76,7 @@ class ReplicaColumns:
         self.bits = sum(self._places_of_bits)
         self.only_prefills = np.array([order[place].only_prefills for place in takes], np.bool_)
         self._waiting_tokens, self._running, self._requests = np.zeros((3, count), np.int64)
-        self._seconds, self._outputs, self._recent, self._recent_at = np.zeros((4, count))
+        self._seconds, self._outputs, self._memory, self._recent, self._recent_at = np.zeros((5, count))
         self._write(order)
 
     def _write(self, replicas: Iterable[Replica]) -> None:
@@ -85,7 +87,13 @@ class ReplicaColumns:
             self._requests[place] = one.requests
             self._seconds[place] = 0.0 if load is None else max(0.0, load.seconds_per_token)
             self._outputs[place] = 0.0 if load is None else load.output_tokens
+            self._memory[place] = one.memory_use.share
             self._recent[place], self._recent_at[place] = one.recent, one.recent_at
+
+    @property
+    def most_memory(self) -> float:
+        """Return the largest share of KV memory that a replica's requests need; see `MemoryUse.share`."""
+        return float(self._memory[self._takes].max(initial=0.0))
 
     def candidates(
         self, depths: Mapping[int, int], block_size: int, num_tokens: int, now: float

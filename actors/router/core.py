@@ -17,7 +17,7 @@ from pageant.actors.router.columns import ReplicaColumns
 from pageant.actors.router.handover import Handover, is_apart
 from pageant.actors.router.index import PrefixIndex
 from pageant.actors.router.policies import LeastLoaded, RoutedRequest, RoutingPolicy
-from pageant.actors.router.rebalancing import MoveAdvice, Rebalancer
+from pageant.actors.router.rebalancing import SHORT_OF_MEMORY, MoveAdvice, Rebalancer
 from pageant.actors.router.replica import Replica
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.block_names import block_names, full_blocks, root_name
@@ -53,6 +53,8 @@ class RouterCore:
         self._index = PrefixIndex()
         self._replicas: dict[str, Replica] = {}
         self._by_bit: dict[int, Replica] = {}
+        # Replicas that have charges, and perhaps some that had.
+        self._charged: dict[str, Replica] = {}
         self._columns = ReplicaColumns(self._takes_requests)
         self._tickets = itertools.count(first_ticket)
         self._block_size = 0  # 0 until a block manager has said it
@@ -106,6 +108,7 @@ class RouterCore:
         if replica is not None:
             self._index.reset(replica.bit)
             del self._by_bit[replica.bit]
+            self._charged.pop(name, None)
             self._columns.reorder()
 
     def blocks_changed(self, name: str, events: BlockEvents) -> None:
@@ -148,9 +151,7 @@ class RouterCore:
     def route(self, asked: Route, now: float) -> Routed:
         """Return where each request had best be submitted at `now` seconds."""
         self._index.expire(now)
-        for replica in self._replicas.values():
-            if replica.charges and replica.expire(now):
-                self._columns.changed(replica)
+        self._expire_charges(now)
         advice, start = [], 0
         for row, length in enumerate(asked.lengths.tolist()):
             token_ids = asked.token_ids[start : start + length]
@@ -163,6 +164,14 @@ class RouterCore:
             expected_tokens=int32(expected),
             via=via if any(via) else (),
         )
+
+    def _expire_charges(self, now: float) -> None:
+        """Take away charges that are too old, and look no more at replicas without any."""
+        for name, replica in [*self._charged.items()]:
+            if replica.expire(now):
+                self._columns.changed(replica)
+            if not replica.charges:
+                del self._charged[name]
 
     def _route(
         self, asked: Route, row: int, token_ids: npt.NDArray[np.int32], now: float
@@ -192,6 +201,7 @@ class RouterCore:
         replica, cached = self._replicas[chosen.name], chosen.cached_tokens
         ticket = next(self._tickets)
         replica.charge(ticket, len(token_ids) - cached, now)
+        self._charged[replica.name] = replica
         self._columns.changed(replica)
         self._index.predict(replica.bit, names[depths.get(replica.bit, 0) :], now)
         self.decisions += 1
@@ -239,6 +249,9 @@ class RouterCore:
     def rebalance(self, now: float) -> MoveAdvice | None:
         """Return the move of running requests that is due at `now` seconds, if one is."""
         if self._rebalancer is None:
+            return None
+        self._columns.refresh(self._replicas)
+        if self._columns.most_memory < SHORT_OF_MEMORY:
             return None
         found = (
             one for one in self._replicas.values() if self._takes_requests(one) and not one.only_prefills

@@ -11,6 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from pageant.actors.router.candidates import Candidate as Candidate
 from pageant.actors.router.candidates import Candidates, Floats
@@ -23,6 +24,8 @@ BUSY_SECONDS = 0.5
 """Seconds that a replica that was busy all the time lately counts for: prefixes settle where there is room for more."""
 WORK_WEIGHT = 1.0
 """Weight of a request's own computation beside its wait. Others that come later wait for it, too."""
+Hashes = npt.NDArray[np.uint64]
+
 EQUAL = 1.03
 """Replicas whose costs differ by less are as good as equal."""
 
@@ -54,6 +57,11 @@ class PrefixAware(RoutingPolicy):
     to compute it once more than to wait where it is.
     """
 
+    def __init__(self) -> None:
+        # Names of the replicas that were ranked last, and their hashes.
+        self._names: Sequence[str] = ()
+        self._hashes: Hashes = np.zeros(0, np.uint64)
+
     def choose(self, request: RoutedRequest, replicas: Sequence[Candidate]) -> Candidate:
         """Return the cheapest; of those that are equal, the one with most of the prompt, then by the prefix."""
         some = Candidates.of(replicas)
@@ -64,10 +72,16 @@ class PrefixAware(RoutingPolicy):
             if len(equal) > 1:
                 best = preferred[equal]
                 equal = equal[best == best.max()]
-        found = equal.tolist()
-        if len(found) > 1:
-            return some[max(found, key=lambda place: _rank(request.prefix, some.name[place]))]
-        return some[found[0]]
+        if len(equal) > 1:
+            ranks = _mixed(self._hashes_of(some.name)[equal] ^ _hash(request.prefix))
+            equal = equal[ranks.argmax() :]
+        return some[int(equal[0])]
+
+    def _hashes_of(self, names: Sequence[str]) -> Hashes:
+        """Return a hash of each name: uint64 [N]. The same names need not be hashed again."""
+        if names is not self._names:
+            self._names, self._hashes = names, np.array([_hash(one.encode()) for one in names], np.uint64)
+        return self._hashes
 
     @staticmethod
     def work(request: RoutedRequest, replicas: Candidates) -> Floats:
@@ -110,6 +124,17 @@ class ByTenant(RoutingPolicy):
     def choose(self, request: RoutedRequest, replicas: Sequence[Candidate]) -> Candidate:
         """Return the replica that the tenant's name ranks highest (rendezvous hashing)."""
         return max(replicas, key=lambda one: _rank(request.tenant.encode(), one.name))
+
+
+def _hash(key: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(blake2b(key, digest_size=8).digest(), "little"))
+
+
+def _mixed(keys: Hashes) -> Hashes:
+    """Return numbers in which each bit of a key changes about half of the bits (the finalizer of MurmurHash3)."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        keys = (keys ^ (keys >> np.uint64(33))) * np.uint64(factor)
+    return keys ^ (keys >> np.uint64(33))
 
 
 def _rank(key: bytes, name: str) -> bytes:

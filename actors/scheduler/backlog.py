@@ -24,6 +24,8 @@ class Limits:
     async_scheduling: bool = True
     short_step_seconds: float = 0.0
     max_steps_per_plan: int = 1
+    continues_plans: bool = True
+    """See `RunAhead.rules`."""
     max_waiting_requests: int | None = None
     max_waiting_tokens: int | None = None
     long_prefill_token_threshold: int | None = None
@@ -137,11 +139,11 @@ class Backlog:
         """Refund a request that was taken and ended before it could be admitted."""
         self._charge(request, -request.num_tokens)
 
-    def charge_tokens(self, requests: Iterable[ScheduledRequest]) -> None:
-        """Charge the tenants for one sampled token of each request."""
+    def charge_tokens(self, requests: Iterable[ScheduledRequest], each: int = 1) -> None:
+        """Charge the tenants for `each` sampled tokens of each request."""
         if self._shares is not None:
             for tenant, count in Counter([request.tenant for request in requests]).items():
-                self._shares.served(tenant, 0, count)
+                self._shares.served(tenant, 0, count * each)
 
     def end(self, request: ScheduledRequest, *, waited: bool) -> None:
         """Forget a request that has ended; its state says so by now."""

@@ -18,7 +18,7 @@ from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.plans import Computing, Exchange, admissions, build_assign, build_plan
 from pageant.actors.scheduler.policies import Policy
 from pageant.actors.scheduler.request import ScheduledRequest, State
-from pageant.actors.scheduler.run_ahead import RULES, RunAhead
+from pageant.actors.scheduler.run_ahead import RunAhead
 from pageant.actors.scheduler.scheduled_rows import ScheduledRows
 from pageant.protocol.allocation import Assign, Assigned
 from pageant.protocol.arrays import int32
@@ -107,13 +107,12 @@ class Planner:
         """Begin a step if there is something to compute and nothing to wait for. Return its request to the
         block manager.
         """
-        rules = RULES[
-            self._run_ahead.regime(
-                self.computing,
-                lock_step=self._speculator is not None and self._speculator.holds_all,
-                quarantine=self._waiting.quarantine.active,
-            )
-        ]
+        regime = self._run_ahead.regime(
+            self.computing,
+            lock_step=self._speculator is not None and self._speculator.holds_all,
+            quarantine=self._waiting.quarantine.active,
+        )
+        rules = self._run_ahead.rules(regime)
         if self.exchange is not None or len(self.computing) > rules.depth_of(self._running.waves.count):
             return None
         if rules.awaits_drafts and self._awaits_drafts:

@@ -20,10 +20,14 @@ V = TypeVar("V", Int32Vector, Int64Vector)
 
 @dataclass(frozen=True)
 class SampledTokens:
-    """Sampled tokens, one for each request. serials: int64 [N]. token_ids: int32 [N]."""
+    """Sampled tokens, `each` of them for each request. serials: int64 [N].
+
+    token_ids: int32 [N * each], request by request.
+    """
 
     serials: Int64Vector
     token_ids: Int32Vector
+    each: int = 1
 
 
 @dataclass(frozen=True)
@@ -180,13 +184,14 @@ def build_assign(
     """
     growing, admitting = exchange.growing, exchange.admitting
     serials = _joined([one.serials for one in updates.sampled], int64())
+    counts = _joined([np.full(len(one.serials), one.each, np.int32) for one in updates.sampled], int32())
     ahead = lengths - growing.starts - growing.lengths
     return Assign(
         step=exchange.step,
         epoch=epoch,
         computed_step=computed_step,
         learned_serials=serials,
-        learned_counts=np.ones(len(serials), np.int32),
+        learned_counts=counts,
         token_ids=_joined([one.token_ids for one in updates.sampled], int32()),
         freed=int64(updates.freed),
         grow_serials=growing.serials,

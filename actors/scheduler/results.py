@@ -8,7 +8,7 @@ from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.plans import Computing, SampledTokens, Withdrawn
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.scheduled_rows import ScheduledRows
-from pageant.protocol.arrays import BoolVector, Int32Vector
+from pageant.protocol.arrays import BoolVector, Int32Matrix, Int32Vector
 from pageant.protocol.logprobs import RowLogprobs, split_rows
 from pageant.protocol.stepping import LateTokens, StepResult
 from pageant.protocol.verification import Drafts
@@ -83,10 +83,23 @@ class Results:
         for place, why in message.failed.items():
             if running[place]:
                 self._fail(self._running.at(int(chunks.rows[place])), why)
-        for token_ids in message.token_ids.reshape(message.num_steps, len(chunks)):
+        left = message.token_ids.reshape(message.num_steps, len(chunks))
+        while len(left):
             live = self._running.are_running(chunks.rows)
-            if live.any():
-                self._take_computed(chunks[live], token_ids[live])
+            if not live.any():
+                return
+            drawing, token_ids = chunks[live], left[:, live]
+            count = self._steps_to_end(drawing.rows, token_ids)
+            self._take_run(drawing, token_ids[:count])
+            left = left[count:]
+
+    def _steps_to_end(self, rows: Int32Vector, token_ids: Int32Matrix) -> int:
+        """Return how many steps of R rows there are up to the first that may end one. token_ids: int32 [steps, R]."""
+        ends = np.zeros(len(token_ids), np.bool_)
+        for token in self._requests.limits.end_tokens:
+            ends |= (token_ids == token).any(axis=1)
+        first = int(ends.argmax()) + 1 if ends.any() else len(token_ids)
+        return max(1, min(first, self._running.steps_to_length(rows)))
 
     def _take_verified(
         self, drawing: ScheduledRows, live: BoolVector, drafts: Drafts, message: StepResult
@@ -179,7 +192,32 @@ class Results:
             request.num_scored = start + len(piece)
             self._outputs.prompt_logprobs(request, piece.part(known))
 
-    # One token of each of some rows.
+    # Tokens of each of some rows.
+
+    def _take_run(self, drawing: ScheduledRows, token_ids: Int32Matrix) -> None:
+        """Take the tokens of some steps of a plan, the last of which may end requests. token_ids: int32 [steps, R].
+
+        Only the ends of the requests matter, so that their tokens may be sent several at a time.
+        """
+        requests, rows, steps = self._requests, drawing.rows, len(token_ids)
+        by_row = np.ascontiguousarray(token_ids.T)
+        self._block_updates.sampled += self._deferrals.computed(rows)
+        self._block_updates.sampled.append(SampledTokens(drawing.serials, by_row.ravel(), steps))
+        self._running.append_runs(rows, by_row)
+        sent_in_batches, due = self._running.sent_in_batches(rows, steps)
+        assert sent_in_batches.all(), "others have no plans of several steps"
+        self._note_first(rows)
+        for request in due:
+            self._outputs.add_unsent(request)
+        requests.waiting.charge_tokens(map(self._running.at, rows.tolist()), steps)
+        for request in self._running.candidates(rows, token_ids[-1], requests.limits.end_tokens):
+            requests.end_if_complete(request)
+
+    def _note_first(self, rows: Int32Vector) -> None:
+        """Note the time of the first token of those of `rows` that have just sampled it."""
+        for request in self._running.first_sampled(rows):
+            request.first_token_at = self._requests.now
+            self._outputs.update_facts(request)
 
     def _take_computed(self, drawing: ScheduledRows, token_ids: Int32Vector) -> None:
         """Take a token of each of some rows that were computed up to it."""
@@ -192,9 +230,7 @@ class Results:
         requests, rows = self._requests, drawing.rows
         self._running.append_tokens(rows, token_ids)
         sent_in_batches, due = self._running.sent_in_batches(rows)
-        for request in self._running.first_sampled(rows):
-            request.first_token_at = requests.now
-            self._outputs.update_facts(request)
+        self._note_first(rows)
         if sent_in_batches.any():
             self._outputs.tokens(drawing.serials[~sent_in_batches], token_ids[~sent_in_batches])
             for request in due:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from pageant.actors.scheduler.backlog import Limits
@@ -110,6 +110,13 @@ class RunAhead:
         if self.has_multi_step(computing):
             return Regime.MULTI_STEP
         return Regime.TWO if self._step_seconds < self._limits.short_step_seconds else Regime.ONE
+
+    def rules(self, regime: Regime) -> Rules:
+        """Return what a regime permits. A device without delays gets no plan that continues one under way: it
+        would only cost an exchange, in vain where the first ends early.
+        """
+        rules = RULES[regime]
+        return replace(rules, depth=0) if rules.continues and not self._limits.continues_plans else rules
 
     @property
     def stopped(self) -> bool:

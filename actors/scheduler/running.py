@@ -197,8 +197,7 @@ class Running:
 
     def are_pending(self, rows: Int32) -> Bool:
         """Return which of `rows`, int32 [N], have tokens that steps under way sample: bool [N]."""
-        pending: Bool = self._num_pending[rows] > 0
-        return pending
+        return np.greater(self._num_pending[rows], 0)
 
     def max_drafts(self, rows: Int32) -> Int32:
         """Return the most drafts of each row that can be accepted before its last token: int32 [N] in and out."""
@@ -257,15 +256,26 @@ class Running:
             outputs[row].append(token)
         self._num_tokens[rows] += 1
 
-    def sent_in_batches(self, rows: Int32) -> tuple[Bool, list[ScheduledRequest]]:
+    def append_runs(self, rows: Int32, token_ids: Int32) -> None:
+        """Append sampled tokens to each of N rows. rows: int32 [N]. token_ids: int32 [N, steps]."""
+        for row, tokens in zip(rows.tolist(), token_ids.tolist(), strict=True):
+            self._outputs[row] += tokens
+        self._num_tokens[rows] += token_ids.shape[1]
+
+    def steps_to_length(self, rows: Int32) -> int:
+        """Return how many more steps there are before any of `rows`, int32 [N], may end, but for end tokens."""
+        left: Int32 = self._max_total[rows] - self._num_tokens[rows]
+        return 1 if self._has_stops[rows].any() else int(left.min())
+
+    def sent_in_batches(self, rows: Int32, each: int = 1) -> tuple[Bool, list[ScheduledRequest]]:
         """Return which of `rows`, int32 [N], are sent several tokens at a time (bool [N]), and the requests to
-        send now.
+        send now that `each` more tokens are known.
 
         A request is due with its first token, and then with every `TOKENS_SENT_TOGETHER`.
         """
         some = self._sent_in_batches[rows]
         rows = rows[some]
-        self._num_unsent[rows] += 1
+        self._num_unsent[rows] += each
         due = rows[~self._has_output[rows] | (self._num_unsent[rows] >= TOKENS_SENT_TOGETHER)]
         self._num_unsent[due] = 0
         return some, [self.at(row) for row in due.tolist()]
@@ -374,8 +384,7 @@ class Running:
     def _num_uncomputed(self, rows: Int32 | Int64) -> Int32:
         """Return the number of tokens to plan for each row: int32 [N].
 
-        It is 1 for a request that decodes. It is 0 for one that will end by length with its pending tokens, or
-        waits for a late one.
+        It is 1 for a request that decodes, 0 for one that ends with its pending tokens or waits for a late one.
         """
         known = self._num_tokens[rows] + self._num_pending[rows]
         more = (known < self._max_total[rows]) & ~self._stalled[rows]
@@ -383,8 +392,7 @@ class Running:
 
     def _rows(self) -> Int32:
         if self._rows_in_order is None:
-            rows = [request.row for request in self._in_order]
-            self._rows_in_order = np.array(rows, np.int32)
+            self._rows_in_order = int32([request.held_row for request in self._in_order])
         return self._rows_in_order
 
 

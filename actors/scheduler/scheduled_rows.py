@@ -80,7 +80,7 @@ class ScheduledRows:
 
     def has_rows(self, rows: Int32) -> bool:
         """Tell whether all of `rows`, int32 [N], are among the scheduled ones."""
-        return bool(np.isin(rows, self.rows).all())
+        return np.array_equal(rows, self.rows) or bool(np.isin(rows, self.rows).all())
 
     def repeated(self, num_steps: int) -> ScheduledRows:
         """Return the rows of one token each for `num_steps` steps."""

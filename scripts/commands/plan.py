@@ -20,18 +20,10 @@ from pageant.scripts.planning.replica import ReplicaShape
 from pageant.scripts.planning.requests import LoadShape, PlannedRequest, recorded
 from pageant.scripts.planning.search import Plan, ServiceLevel, search, what_binds
 from pageant.scripts.planning.shapes import shape_of
+from pageant.scripts.planning.unplanned import check_recorded, check_settings
 from pageant.scripts.replay.load import Load, read_load
 from pageant.scripts.report import publish, table
 
-NOT_PLANNED = (
-    "tensor_parallel",
-    "pipeline_parallel",
-    "expert_parallel",
-    "speculation",
-    "host_memory",
-    "store_memory",
-)
-"""Settings whose effect is not modelled."""
 REQUESTS_MIN, REQUESTS_MAX, LOAD_SECONDS = 500, 100_000, 60.0
 """Requests of a run, where their number is not given: as many as come in `LOAD_SECONDS`, within those bounds."""
 
@@ -116,10 +108,9 @@ def plan(
     for name, value in (("replicas", replicas), ("replicas_max", replicas_max)):
         if value is not None and value < 1:
             raise BadRequest(f"{name} is {value}; expected at least 1", name)
-    for name in NOT_PLANNED:
-        if engine.get(name):
-            raise BadRequest(f"{name} is not modelled; expected a plan without it", name)
+    check_settings(engine)
     measured = read_load(recording) if recording is not None else _calibrated(engine, load)
+    check_recorded(measured)
     shape = shape_of(measured, engine)
     _check(load, measured, shape)
 

@@ -206,9 +206,9 @@ class PlannedDevice:
         self._factors = [self._drawn.popleft() for _ in range(steps)]
         size = StepSize.of(plan)
         seconds, more = self._costs.expected(size), self._costs.fitted.context_token * size.rows
-        factors = enumerate(self._factors)
-        each = ((seconds + ahead * more) * factor / self._speed for ahead, factor in factors)
-        return list(itertools.accumulate(each, initial=self._began_at))[1:]
+        each = (seconds + more * np.arange(steps)) * self._factors / self._speed
+        ends: list[float] = (self._began_at + np.cumsum(each)).tolist()
+        return ends
 
 
 def _may_end_early(plan: StepPlan) -> bool:

@@ -136,7 +136,7 @@ def summed_up(
         output_tokens=sum(one.output_tokens for one in served),
         first_token=_spread(one.first_token for one in served),
         per_token=_spread(one.per_token for one in served),
-        inter_token=Spread.of(np.concatenate(gaps).tolist()) if gaps else None,
+        inter_token=Spread.of(np.concatenate(gaps)) if gaps else None,
         whole=_spread(one.whole for one in served),
         busy=float(np.mean(busy_seconds)) / seconds if seconds else 0.0,
         busiest=max(busy_seconds, default=0.0) / seconds if seconds else 0.0,

@@ -27,7 +27,7 @@ from pageant.scripts.planning.requests import PlannedRequest
 from pageant.scripts.replay.costs import StepCosts
 
 FRONTEND = "frontend"
-STEPS_PER_PLAN = 32
+STEPS_PER_PLAN = 64
 """The most steps of a plan: each costs the cores about the same, however many steps it has."""
 
 
@@ -85,6 +85,7 @@ class PlannedReplica:
             async_scheduling=shape.async_scheduling,
             short_step_seconds=shape.short_step_seconds,
             max_steps_per_plan=shape.max_steps_per_plan,
+            continues_plans=False,
         )
         self.name = name
         # The largest share of the memory that requests held.

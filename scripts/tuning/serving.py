@@ -28,24 +28,33 @@ def server_of(topology: Path) -> ServerProcess:
 
 
 def serve(
-    topology: Path, requests: Sequence[PlannedRequest], warm_up: Sequence[PlannedRequest], replicas: int
+    topology: Path,
+    requests: Sequence[PlannedRequest],
+    warm_up: Sequence[PlannedRequest],
+    replicas: int,
+    *,
+    late_seconds: float = LATE_SECONDS,
 ) -> tuple[Outcome, list[RequestTimes]]:
     """Serve requests, each sent when it is due, and return what came of them.
 
     Args:
         warm_up: requests before, of which some are sent and do not count.
         replicas: of the topology.
+        late_seconds: after the last arrival, in which requests are served or count as not served.
 
     Raises:
         StartupError: the server does not start.
     """
     with server_of(topology) as server, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        times = runner.run(drive(server.url, requests, warm_up))
+        times = runner.run(drive(server.url, requests, warm_up, late_seconds))
     return summed_up(times, replicas, (0.0,) * replicas, 0.0, 0), times
 
 
 async def drive(
-    url: str, requests: Sequence[PlannedRequest], warm_up: Sequence[PlannedRequest] = ()
+    url: str,
+    requests: Sequence[PlannedRequest],
+    warm_up: Sequence[PlannedRequest] = (),
+    late_seconds: float = LATE_SECONDS,
 ) -> list[RequestTimes]:
     """Send requests to a server, each when it is due, and return the times of all of them.
 
@@ -58,7 +67,7 @@ async def drive(
                 await _ask(client, request)
         began = time.perf_counter()
         tasks = [asyncio.create_task(_timed(client, one, began + one.at)) for one in requests]
-        last = began + max(one.at for one in requests) + LATE_SECONDS
+        last = began + max(one.at for one in requests) + late_seconds
         await asyncio.wait(tasks, timeout=last - time.perf_counter())
         for task in tasks:
             task.cancel()

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.columns import Columns
 from pageant.actors.blocks.groups import Groups
+from pageant.actors.blocks.learning import Learning
 from pageant.actors.blocks.prefixes import Prefixes
 from pageant.actors.blocks.store import Store
 from pageant.actors.blocks.tiers import Tiers
@@ -229,16 +230,16 @@ def _free_twice(patch: Any) -> None:
 
 
 def _name_before_granted(patch: Any) -> None:
-    name = Allocation._nameable
+    name = Learning.nameable
 
     def name_all(self: Any, sequence: Any) -> Any:
-        granted, room = sequence.granted, len(sequence.blocks) * self.block_size
+        granted, room = sequence.granted, len(sequence.blocks) * self._block_size
         self._columns.granted[sequence.slot] = room
         found = name(self, sequence)
         self._columns.granted[sequence.slot] = granted
         return found
 
-    patch.setattr(Allocation, "_nameable", name_all)
+    patch.setattr(Learning, "nameable", name_all)
 
 
 def _release_while_computing(patch: Any) -> None:

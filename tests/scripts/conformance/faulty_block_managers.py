@@ -9,6 +9,7 @@ import numpy as np
 
 from pageant.actors.blocks.actor import BlockManager
 from pageant.actors.blocks.allocation import Allocation
+from pageant.actors.blocks.learning import Learning
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
 from pageant.actors.runtime import receives
@@ -182,13 +183,19 @@ class Nostalgic(BlockManager):
             self._allocation = kept
 
 
-class _Early(Allocation):
-    def _nameable(self, sequence):
+class _EarlyLearning(Learning):
+    def nameable(self, sequence):
         granted = sequence.granted
-        self._columns.granted[sequence.slot] = len(sequence.blocks) * self.block_size
-        found = super()._nameable(sequence)
+        self._columns.granted[sequence.slot] = len(sequence.blocks) * self._block_size
+        found = super().nameable(sequence)
         self._columns.granted[sequence.slot] = granted
         return found
+
+
+class _Early(Allocation):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._learning = _EarlyLearning(self._columns, self._prefixes, self._sequences)
 
 
 class Early(BlockManager):

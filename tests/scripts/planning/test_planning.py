@@ -117,7 +117,20 @@ def test_what_is_no_service_level_is_refused(text, message):
         (["--replicas", "1", "--rate", "0"], "rate is 0"),
         (["--replicas", "1"], "there is no load"),
         (["--replicas", "1", "--input-tokens", "9"], "a drawn load needs a rate"),
-        (["--replicas", "1", "--rate", "1", "--tensor-parallel", "2"], "tensor_parallel is not modelled"),
+        (["--replicas", "1", "--rate", "1", "--pipeline-parallel", "2"], "pipeline_parallel is not modelled"),
+        (["--replicas", "1", "--rate", "1", "--store-memory", "1GiB"], "store_memory is not modelled"),
+        (
+            ["--replicas", "1", "--rate", "1", "--set", "speculation.method=ngram"],
+            "speculation is not modelled",
+        ),
+        (
+            ["--replicas", "1", "--rate", "1", "--set", "replicas.prefill.count=1"],
+            "replicas are of several kinds, such as prefill and decode, which is not modelled",
+        ),
+        (
+            ["--replicas", "1", "--rate", "1", "--set", "actors.store.options.memory=1GiB"],
+            "an actor called store is not modelled",
+        ),
         (["--slo", "ttft=1s", "--recording", "nowhere.recording"], "nowhere.recording: No such file"),
     ],
 )
