@@ -17,7 +17,9 @@ from pageant.protocol.block_names import block_name
 
 
 class Learning:
-    """Takes sampled tokens, and names the blocks of one manager's sequences. Owns nothing: its parts belong to the `Allocation`.
+    """Takes sampled tokens, and names the blocks of one manager's sequences.
+
+    Owns nothing: its parts belong to the `Allocation`.
 
     Args:
         columns: of the sequences.
