@@ -22,7 +22,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float] | npt.NDArray[np.floating]) -> Spread | None:
-        """Return the spread of values in seconds, to the microsecond; None where there are none."""
+        """Return the spread of values in seconds, to the microsecond; None where there are none. values: float [N]."""
         if not len(values):
             return None
         found = [float(np.mean(values)), *map(float, np.percentile(values, PERCENTILES))]
