@@ -43,7 +43,11 @@ def transcription_settings(given: dict[str, Any]) -> tuple[TranscriptionSettings
         BadRequest: a value is out of range.
     """
     names = TranscriptionSettings.__struct_fields__
-    own = {name: value for name, value in given.items() if name in names and value is not None}
+    own = {
+        name: value
+        for name, value in given.items()
+        if name in names and (value is not None or name.endswith("_threshold"))
+    }
     rest = {name: value for name, value in given.items() if name not in names}
     return TranscriptionSettings(**own), rest
 
@@ -67,7 +71,8 @@ def begin_transcription(session: Session, sound: Any, settings: TranscriptionSet
     )
     if not isinstance(measured, AudioMeasured):
         raise BadRequest(measured.reason, "audio")
-    return Transcription(audio, measured, inputs, settings, previous, session.limits.max_model_len)
+    limits = session.limits
+    return Transcription(audio, measured, inputs, settings, previous, limits.max_model_len, limits.vocab_size)
 
 
 def _tokens(session: Session, text: str, inputs: AudioInputs) -> list[int]:

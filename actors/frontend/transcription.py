@@ -3,13 +3,18 @@
 A sound that fits into a window needs one request. A longer one is heard window by window: timestamps say where the
 last whole piece of text ended, and the next window begins there. So no word is cut in two, and each window is a prompt
 of its own, which the scheduler batches with everybody's.
+
+Where several temperatures are given, a window whose text was likely made up is written again at the next one: its
+tokens repeat one another, or were unlikely.
 """
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import numpy as np
@@ -23,10 +28,18 @@ from pageant.protocol.hearing import AudioInputs, AudioMeasured, AudioPart, Spee
 from pageant.protocol.parameters import Parameters
 from pageant.protocol.sampling import SamplingParams
 
-__all__ = ["Segment", "Transcription", "TranscriptionOutput", "TranscriptionSettings", "check_previous"]
+__all__ = [
+    "Segment",
+    "Transcription",
+    "TranscriptionOutput",
+    "TranscriptionSettings",
+    "check_previous",
+    "compression_ratio",
+]
 
 Task = Literal["transcribe", "translate"]
 _PROMPT_MAX = 100_000
+_TEMPERATURES_MAX = 16
 
 
 class TranscriptionSettings(Parameters, frozen=True):
@@ -37,7 +50,10 @@ class TranscriptionSettings(Parameters, frozen=True):
         task: `translate` writes English, whatever is said.
         timestamps: times are written for pieces of a sound that fits into a window; of longer ones they always are.
         prompt: a text that comes before, such as names with their spelling.
-        temperature: 0 writes what is likeliest.
+        temperature: 0 writes what is likeliest. Of several, the first; a window whose text fails a threshold is written
+            again at the next, and that of the last one is kept.
+        compression_ratio_threshold: what a window's tokens may be compressed by, at most; None allows all.
+        logprob_threshold: the least mean log-probability of a window's tokens; None allows all.
         seed: of temperatures above 0.
         max_tokens: the most tokens of a window; None is as many as the model writes.
 
@@ -49,12 +65,24 @@ class TranscriptionSettings(Parameters, frozen=True):
     task: Task = "transcribe"
     timestamps: bool = False
     prompt: str = ""
-    temperature: float = 0.0
+    temperature: float | Sequence[float] = 0.0
+    compression_ratio_threshold: float | None = 2.4
+    logprob_threshold: float | None = -1.0
     seed: int | None = None
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature, 0.0, 2.0)
+        if not 1 <= len(self.temperatures) <= _TEMPERATURES_MAX:
+            count = len(self.temperatures)
+            raise BadRequest(
+                f"temperature has {count} numbers; expected 1 to {_TEMPERATURES_MAX}", "temperature"
+            )
+        for one in self.temperatures:
+            check_number("temperature", one, 0.0, 2.0)
+        if self.compression_ratio_threshold is not None:
+            check_number("compression_ratio_threshold", self.compression_ratio_threshold, 0.0, 1e6)
+        if self.logprob_threshold is not None:
+            check_number("logprob_threshold", self.logprob_threshold, -1e6, 0.0)
         if self.task not in ("transcribe", "translate"):
             raise BadRequest(f"task is {self.task!r:.80}; expected transcribe or translate", "task")
         if self.language is not None and not isinstance(self.language, str):
@@ -67,6 +95,22 @@ class TranscriptionSettings(Parameters, frozen=True):
             check_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
         if self.seed is not None:
             check_integer("seed", self.seed, 0, 2**63 - 1)
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Return all temperatures in order."""
+        several = self.temperature
+        return tuple(several) if isinstance(several, list | tuple) else (cast("float", several),)
+
+    def accepts(self, token_ids: Sequence[int], avg_logprob: float | None, vocab_size: int) -> bool:
+        """Tell whether a window's tokens keep to the thresholds, the mark of the end included.
+
+        avg_logprob: their mean log-probability, where it is known.
+        """
+        most, least = self.compression_ratio_threshold, self.logprob_threshold
+        if most is not None and compression_ratio(token_ids, vocab_size) > most:
+            return False
+        return least is None or avg_logprob is None or avg_logprob >= least
 
     def check(self, inputs: AudioInputs) -> None:
         """Refuse what a model cannot do.
@@ -83,6 +127,13 @@ class TranscriptionSettings(Parameters, frozen=True):
             raise BadRequest("timestamps are asked for; this model writes none", "timestamps")
         if self.prompt and inputs.previous is None:
             raise BadRequest("prompt is given; this model takes none", "prompt")
+
+
+def compression_ratio(token_ids: Sequence[int], vocab_size: int) -> float:
+    """Return by how much zlib compresses tokens as transformers writes them out: much where they repeat each other."""
+    size = int(math.log2(vocab_size) / 8) + 1
+    data = b"".join(int(token).to_bytes(size, "little") for token in token_ids)
+    return len(data) / len(zlib.compress(data))
 
 
 def check_previous(token_ids: list[int], inputs: AudioInputs) -> list[int]:
@@ -105,7 +156,9 @@ class Segment(msgspec.Struct, frozen=True):
     """Timestamps included."""
     text: str = ""
     avg_logprob: float | None = None
-    """Mean log-probability of its window's tokens."""
+    """Mean log-probability of its window's tokens, of those that the rules allow."""
+    temperature: float = 0.0
+    """At which its window was written."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +187,7 @@ class Transcription:
         measured: its length.
         previous: tokens of the settings' prompt.
         max_model_len: tokens of a window, those that come before included.
+        vocab_size: of the model.
 
     Raises:
         BadRequest: a sound that is longer than a window, for a model that writes no times.
@@ -147,11 +201,12 @@ class Transcription:
         settings: TranscriptionSettings,
         previous: Sequence[int],
         max_model_len: int,
+        vocab_size: int,
     ) -> None:
         settings.check(inputs)
         self.settings, self._inputs = settings, inputs
         self._audio, self._measured = audio, measured
-        self._max_model_len = max_model_len
+        self._max_model_len, self._vocab_size = max_model_len, vocab_size
         self._is_long = measured.num_frames > inputs.window_frames
         if self._is_long and inputs.no_timestamps is None:
             raise BadRequest(
@@ -164,6 +219,7 @@ class Transcription:
         self._previous = [inputs.previous, *previous[-self._most_previous :]] if previous else []
         self._frame = 0
         self._num_windows = 0
+        self._attempt = 0  # at the window at hand: which of the temperatures it has
         self.segments: list[Segment] = []
         self._is_cut = self.done = False
 
@@ -194,12 +250,16 @@ class Transcription:
         left = self._max_model_len - len(self._prompt_ids())
         settings = self.settings
         return SamplingParams(
-            temperature=settings.temperature,
+            temperature=self._temperature,
             seed=settings.seed,
             max_tokens=left if settings.max_tokens is None else min(left, settings.max_tokens),
             detokenize=False,
             logprobs=0,
         )
+
+    @property
+    def _temperature(self) -> float:
+        return self.settings.temperatures[self._attempt]
 
     def _prompt_ids(self) -> npt.NDArray[np.int32]:
         inputs = self._inputs
@@ -226,7 +286,10 @@ class Transcription:
     # Its answer.
 
     def advance(self, token_ids: Sequence[int], avg_logprob: float | None = None) -> list[Segment]:
-        """Take in what was written for the request. Return the segments that it adds."""
+        """Take in what was written for the request. Return the segments that it adds.
+
+        A text that fails a threshold adds nothing where another temperature is left: the next request has that.
+        """
         if self._is_cut and not token_ids:
             self.done = True
             return []
@@ -235,10 +298,16 @@ class Transcription:
             self._language = codes[token_ids[0]]
             return []
         tokens = [int(token) for token in token_ids]
+        is_last = self._is_cut or self._attempt + 1 == len(self.settings.temperatures)
+        if not is_last and not self.settings.accepts(tokens, avg_logprob, self._vocab_size):
+            self._attempt += 1
+            return []
         if tokens and tokens[-1] == self._inputs.end:
             tokens.pop()
         self._num_windows += 1
-        found, frames = self._split(tokens, avg_logprob)
+        pieces, frames = self._split(tokens, avg_logprob)
+        found = [msgspec.structs.replace(one, temperature=self._temperature) for one in pieces]
+        self._attempt = 0
         self.segments += found
         self._frame += frames
         at_end = self._frame >= self._measured.num_frames or frames <= 0

@@ -17,6 +17,7 @@ from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.memory import TooLittleMemory
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.simulated import SimulatedExecutor
+from pageant.actors.frontend.transcription import compression_ratio
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint
 from pageant.protocol.drafting import DEVICE_METHODS
@@ -89,6 +90,55 @@ def test_long_sounds_are_stitched_by_times_as_transformers(llm, hearing):
         assert one.num_windows > 1 and one.duration == pytest.approx(len(samples) / RATE)
         starts = [segment.start for segment in one.segments]
         assert starts == sorted(starts) and all(segment.end >= segment.start for segment in one.segments)
+
+
+def test_a_window_is_written_again_at_the_next_temperature_as_by_transformers(llm, hearing, monkeypatch):
+    """The second temperature is so near to 0 that it writes what is likeliest, too."""
+    samples, temperatures, theirs = sound(7.3, 1), (0.0, 1e-6), []
+    checks = {
+        name: getattr(hearing.model, name)
+        for name in ("_need_fallback", "_retrieve_avg_logprobs", "_retrieve_compression_ratio")
+    }
+    found = {}
+
+    def recorded(name):
+        def call(*arguments, **more):
+            found[name] = checks[name](*arguments, **more)
+            return found[name]
+
+        return call
+
+    def needs_fallback(tokens, outputs, index, processors, config, vocab_size, temperature):
+        needs = checks["_need_fallback"](tokens, outputs, index, processors, config, vocab_size, temperature)
+        mean, ratio = float(found["_retrieve_avg_logprobs"]), found["_retrieve_compression_ratio"]
+        assert compression_ratio(tokens.tolist(), vocab_size) == ratio
+        if not needs[0] or temperature == temperatures[-1]:
+            theirs.append((temperature, mean))
+        return needs
+
+    for name in checks:
+        monkeypatch.setattr(
+            hearing.model, name, needs_fallback if name == "_need_fallback" else recorded(name)
+        )
+    asked = {"temperature": temperatures, "compression_ratio_threshold": 50.0}
+    seen = set()
+    for least in (-20.0, -1.29, -0.1):
+        theirs.clear()
+        tokens = hearing.written(
+            samples, language="en", return_timestamps=True, logprob_threshold=least, **asked
+        )
+        (one,) = llm.transcribe(samples, language="en", seed=3, logprob_threshold=least, **asked)
+        assert one.token_ids == tokens and len(theirs) == one.num_windows
+        kept = list(dict.fromkeys((part.temperature, part.avg_logprob) for part in one.segments))
+        assert [temperature for temperature, _ in kept] == [temperature for temperature, _ in theirs]
+        for (temperature, ours), (_, mean) in zip(kept, theirs, strict=True):
+            # Above 0, transformers' is among tokens that a filter of its own has left.
+            assert temperature or ours == pytest.approx(mean, abs=1e-4)
+        seen |= {temperature for temperature, _ in kept}
+    assert seen == {temperatures[0], temperatures[-1]}
+    repeats = {**asked, "compression_ratio_threshold": 0.1, "logprob_threshold": None}
+    (one,) = llm.transcribe(samples, language="en", seed=3, **repeats)
+    assert {part.temperature for part in one.segments} == {temperatures[-1]}
 
 
 def test_a_model_of_one_language_is_told_none(tmp_path):
@@ -224,6 +274,10 @@ def test_other_bad_input_is_refused_and_disturbs_nobody(llm, hearing, checkpoint
     for given, message in (
         ({"language": "xx"}, "language is 'xx'; expected one of de, en"),
         ({"temperature": 3}, "temperature"),
+        ({"temperature": (0, 3)}, "temperature is 3; expected a number from 0 to 2"),
+        ({"temperature": ()}, "temperature has 0 numbers; expected 1 to 16"),
+        ({"logprob_threshold": 0.5}, "logprob_threshold is 0.5; expected a number from"),
+        ({"no_speech_threshold": 0.6}, "no_speech_threshold is no setting"),
         ({"task": "sing"}, "expected transcribe or translate"),
         ({"prompt": "Pageant"}, "without a tokenizer"),
         ({"deadlin": 3}, "deadlin is no setting"),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pageant.actors.executor.batch.inputs import SamplingColumns, StepInputs
-from pageant.actors.executor.batch.processors import process_logits
-from pageant.actors.executor.batch.scoring import Scoring
+from pageant.actors.executor.batch.processors import Processing, process_logits
+from pageant.actors.executor.batch.scoring import Scored, Scoring
 from pageant.actors.executor.batch.shaping import NOTHING, shape_logits
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.sampled_tokens import SampledTokens, sampled_tokens
@@ -60,11 +60,14 @@ class Sampler:
         shaped = inputs.sampling.shaping is not NOTHING or inputs.processing is not None
         unshaped = logits[self._tensor(guided.places)] if guided is not None and shaped else None
         shape_logits(logits, inputs.sampling.shaping)
+        failed = process_logits(logits, inputs.processing)
+        if raw is not None and scored is not None and inputs.processing is not None:
+            _score_by_rules(raw, logits, scored, inputs.processing)
         step = StepLogits(
             logits=logits,
             params=params,
             rows=rows,
-            failed=process_logits(logits, inputs.processing),
+            failed=failed,
             raw=raw,
             scored=scored,
             prompts=prompts,
@@ -124,6 +127,22 @@ class Sampler:
 
     def _tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
         return to_device(array, self._device)
+
+
+def _score_by_rules(raw: Tensor, logits: Tensor, scored: Scored, processing: Processing) -> None:
+    """Let texts that are heard be scored among the tokens that their rules allow, as Whisper's are.
+
+    raw: float32 [N, vocab_size], of the scored places, mutated. logits: float32 [D, vocab_size].
+    """
+    places = [
+        place
+        for _, some, rows in processing.work
+        for place, row in zip(some, rows, strict=True)
+        if row.speech
+    ]
+    heard = np.flatnonzero(np.isin(scored.places, places))
+    if len(heard):
+        raw[to_device(heard, raw.device)] = logits[to_device(scored.places[heard], raw.device)]
 
 
 def sampling_tensors(sampling: SamplingColumns, device: torch.device) -> SamplingTensors:

@@ -88,9 +88,7 @@ def brief(heard: TranscriptionOutput) -> Transcript:
     return Transcript(text=heard.text, usage=usage_of(heard))
 
 
-def verbose(
-    heard: TranscriptionOutput, task: Literal["transcribe", "translate"], temperature: float
-) -> VerboseTranscript:
+def verbose(heard: TranscriptionOutput, task: Literal["transcribe", "translate"]) -> VerboseTranscript:
     """Return a transcript with all that is known of its segments."""
     return VerboseTranscript(
         text=heard.text,
@@ -98,11 +96,11 @@ def verbose(
         task=task,
         language=heard.language or "en",
         duration=heard.duration,
-        segments=[_segment(number, one, temperature) for number, one in enumerate(heard.segments)],
+        segments=[_segment(number, one) for number, one in enumerate(heard.segments)],
     )
 
 
-def _segment(number: int, segment: Segment, temperature: float) -> TranscriptSegment:
+def _segment(number: int, segment: Segment) -> TranscriptSegment:
     data = segment.text.encode(errors="replace")
     return TranscriptSegment(
         id=number,
@@ -110,7 +108,7 @@ def _segment(number: int, segment: Segment, temperature: float) -> TranscriptSeg
         end=round(segment.end, 2),
         text=segment.text,
         tokens=segment.token_ids,
-        temperature=temperature,
+        temperature=segment.temperature,
         avg_logprob=segment.avg_logprob,
         compression_ratio=len(data) / len(zlib.compress(data)),
     )

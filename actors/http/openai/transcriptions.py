@@ -44,7 +44,13 @@ __all__ = ["routes"]
 Task = Literal["transcribe", "translate"]
 ENCODE_SECONDS = 600.0
 _FILE = {"type": "string", "format": "binary"}
-_NUMBERS: dict[str, type] = {"temperature": float, "seed": int, "max_completion_tokens": int}
+_NUMBERS: dict[str, type] = {
+    "temperature": float,
+    "compression_ratio_threshold": float,
+    "logprob_threshold": float,
+    "seed": int,
+    "max_completion_tokens": int,
+}
 _FLAGS = {"true": True, "false": False, "1": True, "0": False}
 _GRANULARITIES = "timestamp_granularities"
 
@@ -57,7 +63,9 @@ class TranslationRequest(msgspec.Struct, kw_only=True):
     language: str | None = None
     prompt: str | None = None
     response_format: TranscriptFormat | None = None
-    temperature: float | None = None
+    temperature: float | list[float] | None = None
+    compression_ratio_threshold: float | None = None
+    logprob_threshold: float | None = None
     stream: bool | None = None
     seed: int | None = None
     max_completion_tokens: int | None = None
@@ -78,6 +86,11 @@ class TranslationRequest(msgspec.Struct, kw_only=True):
                 f"response_format is {self.response_format}; expected json or text for a stream",
                 "response_format",
             )
+        thresholds = {
+            name: value
+            for name in ("compression_ratio_threshold", "logprob_threshold")
+            if (value := getattr(self, name)) is not None
+        }
         return TranscriptionSettings(
             language=self.language or None,
             task=task,
@@ -86,6 +99,7 @@ class TranslationRequest(msgspec.Struct, kw_only=True):
             temperature=self.temperature or 0.0,
             seed=self.seed,
             max_tokens=self.max_completion_tokens,
+            **thresholds,
         )
 
 
@@ -141,7 +155,7 @@ async def _answer(
             kind = "text/vtt" if form == "vtt" else "application/x-subrip"
             return _text(subtitles(heard.segments, form), taken, kind)
         case "verbose_json":
-            body: Transcript = verbose(heard, task, settings.temperature)
+            body: Transcript = verbose(heard, task)
         case _:
             body = brief(heard)
     return Response(encode(body), headers=taken.headers, media_type="application/json")
@@ -168,7 +182,7 @@ async def _form(request: Http) -> tuple[dict[str, Any], bytes]:
         elif isinstance(value, UploadFile):
             raise BadRequest(f"{name:.80} is a file; expected a text", name)
         elif name.endswith("[]"):
-            fields.setdefault(name.removesuffix("[]"), []).append(value)
+            fields.setdefault(name.removesuffix("[]"), []).append(_typed(name.removesuffix("[]"), value))
         elif name == _GRANULARITIES:
             fields.setdefault(name, []).append(value)
         else:
@@ -213,7 +227,8 @@ async def _begin(
     measured = await service.ask(served, "encoder", MeasureAudio(audio=audio), ENCODE_SECONDS, again=True)
     if not isinstance(measured, AudioMeasured):
         raise BadRequest(measured.reason, "file")
-    return Transcription(audio, measured, inputs, settings, previous, served.limits.max_model_len)
+    limits = served.limits
+    return Transcription(audio, measured, inputs, settings, previous, limits.max_model_len, limits.vocab_size)
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,22 @@ def test_segments_have_times(client: openai.OpenAI, heard: dict[str, Any]) -> No
             assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-5)
 
 
+def test_unlikely_texts_are_written_again_at_the_last_of_several_temperatures(client: openai.OpenAI) -> None:
+    for least, expected in ((-1000.0, 0.0), (-0.01, 1e-6)):
+        found = client.audio.transcriptions.create(
+            file=("a.wav", LONG),
+            model="m",
+            response_format="verbose_json",
+            extra_body={
+                "seed": 1,
+                "temperature": [0, 1e-6],
+                "logprob_threshold": least,
+                "compression_ratio_threshold": 50,
+            },
+        )
+        assert {one.temperature for one in found.segments} == {expected}
+
+
 def test_subtitles_are_those_of_the_segments(client: openai.OpenAI, heard: dict[str, Any]) -> None:
     srt, vtt = (
         client.audio.transcriptions.create(file=("a.wav", LONG), model="m", response_format=form)
@@ -132,6 +148,8 @@ def test_bad_input_is_refused_in_words(url: str) -> None:
     assert "language is 'xx'; expected one of" in refused({"language": "xx"})
     assert "temperature" in refused({"temperature": "7"})
     assert "temperature" in refused({"temperature": "hot"})
+    assert "temperature is 9.0; expected a number from 0 to 2" in refused({"temperature[]": "9"})
+    assert "logprob_threshold" in refused({"logprob_threshold": "likely"})
     assert "response_format" in refused({"response_format": "docx"})
     assert "expected json or text for a stream" in refused({"response_format": "srt", "stream": "true"})
     assert "word" in refused({"timestamp_granularities[]": "word"})
