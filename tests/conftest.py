@@ -3,6 +3,7 @@ adapters."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,17 @@ import pytest
 import torch
 from hypothesis import settings
 
+from pageant.kernels.cpu.build import cache_folder
+
 HERE = Path(__file__).parent
 # What takes longest comes first, so that the two of scripts/test come to their ends at about the same time.
 LONGEST_FIRST = ("simulation", "integration", "scripts", "docs", "kernels")
 
 # One thread is the fastest for models this small, wherever else work is going on: more of them wait for each other.
 torch.set_num_threads(1)
+
+# Compiled kernels stay where they are, whatever cache folder a test has for all else: compiling takes a minute.
+os.environ.setdefault("PAGEANT_CACHE", str(cache_folder()))
 
 # How long an example takes is no one's promise: a first one may compile a kernel, and others use the machine too.
 settings.register_profile("untimed", deadline=None)

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch, Kernels
 
+from .conftest import DTYPES
+
 BatchMaker = Callable[..., AttentionBatch]
 
 drawn = settings(
@@ -111,6 +113,7 @@ def splits(batch: AttentionBatch) -> int:
     window=WINDOWS,
     softcap=SOFTCAPS,
     seed=st.integers(0, 99),
+    dtype=st.sampled_from(DTYPES),
 )
 def test_decodes_of_split_contexts(
     triton_kernels: Kernels,
@@ -132,13 +135,14 @@ def test_decodes_of_split_contexts(
 
 @drawn
 @given(
-    lengths=sequences(70),
+    lengths=sequences(40),
     heads=HEADS,
     head_dim=HEAD_DIMS,
     block_size=st.sampled_from([4, 16]),
     window=WINDOWS,
     softcap=SOFTCAPS,
     seed=st.integers(0, 99),
+    dtype=st.sampled_from(DTYPES),
 )
 def test_prefills_and_what_else_is_in_their_step(
     triton_kernels: Kernels,

@@ -61,7 +61,7 @@ def test_the_filters_keep_what_they_promise(
     kept: int,
 ) -> None:
     """Falling logits in a known shuffle: over many seeds, exactly the first `kept` of them are drawn."""
-    vocab_size, rows = 250, 40
+    vocab_size, rows = 250, 24
     order = torch.randperm(vocab_size, generator=torch.Generator().manual_seed(1))
     logits = torch.empty(vocab_size).index_copy_(0, order, torch.arange(vocab_size) * -0.05)
     params = make_params(rows, top_k=top_k, top_p=top_p, seed=torch.arange(rows), temperature=0.99)

@@ -12,7 +12,8 @@ from pageant.scripts.engine_options import DEMO_MODEL
 def test_both_engines_serve_what_is_shared_and_what_is_not():
     small = ["--requests", "4", "--prefix", "64", "--own", "4", "--output", "2"]
     turns = ["--rounds", "2", "--pairs", "3", "--unshared-requests", "2"]
-    engine = ["--model", str(DEMO_MODEL), "--placement", "one", "--set", "kv_cache_memory=64MiB"]
+    # The demo by its own name would stand for a model of 0.6 billion parameters.
+    engine = ["--model", f"{DEMO_MODEL}/.", "--placement", "one", "--set", "kv_cache_memory=64MiB"]
     result = CliRunner().invoke(app, ["bench", "prefix", *small, *turns, *engine, "--json", "-"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
