@@ -32,6 +32,7 @@ BENCHMARKS = {
         "overhead",
         "page",
         "placement",
+        "plan",
         "prefix",
         "recurrent",
         "replicas",
