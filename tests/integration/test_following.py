@@ -54,13 +54,13 @@ async def test_an_actor_of_ones_own_knows_which_prefixes_are_cached(checkpoint, 
     async with pageant.Engine(checkpoint.path, **settings) as engine:
         params = pageant.SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
         await engine.complete(prompt, params)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not set(names) <= set((await engine.ask("onlooker", WhatIsKnown())).names):
                 pass
         for _ in range(12):  # others take the room
             other = [4 + (token * 7 + _) % 200 for token in range(150)]
             await engine.complete(other, params)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while names[0] in (await engine.ask("onlooker", WhatIsKnown())).names:
                 pass
         again = await engine.complete(prompt, params)

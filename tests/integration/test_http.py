@@ -232,7 +232,7 @@ def test_other_paths_and_methods_have_the_same_shape(url):
 
 
 async def until(holds):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             if await asyncio.to_thread(holds):
                 return

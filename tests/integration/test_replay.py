@@ -228,7 +228,7 @@ def test_the_commands_record_and_replay(checkpoint, alone, tmp_path):
         assert "token ids, no texts" in recording.stderr.readline()
         llm.generate(PROMPTS, [params(index) for index in range(6)])
         recording.terminate()
-        assert " messages, " in recording.communicate(timeout=30)[1] and recording.returncode == 0
+        assert " messages, " in recording.communicate(timeout=120)[1] and recording.returncode == 0
     command = [
         *pageant_command,
         "replay",

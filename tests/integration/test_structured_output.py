@@ -369,7 +369,7 @@ async def test_whoever_is_killed_the_output_goes_on_as_it_would_have(demo_path, 
         (pid,) = [node.pid for node in await engine.statistics() if node.node == killed]
         os.kill(pid, signal.SIGKILL)
         outputs = await asyncio.gather(*map(_exhaust, streams))
-        async with asyncio.timeout(30):  # they may have ended before it is back
+        async with asyncio.timeout(120):  # they may have ended before it is back
             while not (after := [node.pid for node in await engine.statistics() if node.node == killed]):
                 pass
         assert after != [pid]
