@@ -58,7 +58,7 @@ def test_a_request_that_moves_says_each_of_its_tokens_once(served):
 
 def test_single_steps_move_requests_likewise():
     """Where plans have one step each, nothing of a request is on its way when it moves."""
-    asked = long_tailed(0, 80)
+    asked = long_tailed(0, 120)
     shape = ReplicaShape(
         num_blocks=90, block_size=16, max_model_len=800, max_num_batched_tokens=512, max_steps_per_plan=1
     )
