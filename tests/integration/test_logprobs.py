@@ -299,8 +299,8 @@ def test_a_deadline_ends_a_request_and_leaves_what_it_has(llm, checkpoint):
     with pytest.raises(pageant.DeadlineExceeded, match="passed before it could be submitted"):
         llm.generate("Hello", params, deadline=1e-6)
     many = SamplingParams(n=8, max_tokens=200, ignore_eos=True)
-    # 102,400 tokens, of requests so few that all are submitted in time
-    outputs = llm.generate(["Hello"] * 64, many, deadline=1.0)
+    # 102,400 tokens, some 20 rows at a time, of requests so few that all are submitted in time
+    outputs = llm.generate(["Hello"] * 64, many, deadline=3.0)
     aborted = [output for output in outputs if output.outputs[0].finish_reason == "abort"]
     assert aborted and all(output.finished and "deadline" in output.error for output in aborted)
     for bad in (
