@@ -28,8 +28,7 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 def _few_collections() -> Iterator[None]:
     """Have the garbage collector look at fewer objects, less often: here are many, and few form cycles."""
     before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # without a collection before it, which takes as long as a small plan where others have many objects
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
     try:
         yield
