@@ -94,7 +94,8 @@ def test_greedy_tokens_are_those_of_generate(any_model: Any, pages: Any) -> None
 def test_bfloat16_is_as_near_to_float32_as_transformers_is(any_model: Any, pages: Any) -> None:
     """Over tokens of several prompts, in the median: where rounding chooses other experts, few errors outweigh all."""
     decoder, ours, theirs = any_model.load("bfloat16"), [], []
-    for seed in range(24):
+    has_experts = any("expert" in name for name, _ in any_model.model.named_modules())
+    for seed in range(24 if has_experts else 6):
         prompt = random.Random(seed).choices(PROMPT, k=len(PROMPT)) if seed else PROMPT
         exact = expected_logits(any_model, prompt)
         run = pages(decoder)
