@@ -110,19 +110,11 @@ def convolve(
         total = tl.zeros((TOKENS, CHANNELS), tl.float32)
         for tap in tl.static_range(KERNEL):
             at = index + (tap - BEFORE)
-            inside = there & (at >= 0) & (at < count)
             place = channels + token_at(at, own, replay, replayed) * stride + channel
-            x = tl.load(place, mask=inside, other=0.0)
-            if (begin == 0) & (first > 0):
-                kept = there & (at < 0)
-                x = tl.where(
-                    kept,
-                    _kept_inputs(
-                        pages, row + begin_of(first, BLOCK_SIZE), group_stride, first_byte, at + BEFORE,
-                        channel, kept, dtype, SIZE, PAGE_BYTES,
-                    ),
-                    x,
-                )  # fmt: skip
+            x = _inputs(
+                place, at, there & (at < count), (begin == 0) & (first > 0), pages, row, first, group_stride,
+                first_byte, channel, dtype, BEFORE, SIZE, BLOCK_SIZE, PAGE_BYTES,
+            )  # fmt: skip
             total += x.to(tl.float32) * tl.load(taps + channel * KERNEL + tap, mask=there, other=0.0).to(
                 tl.float32
             )
@@ -141,39 +133,49 @@ def convolve(
             at = end - BEFORE + line
             whole = there & (line < BEFORE)
             place = channels + token_at(at, own, replay, replayed) * stride + channel
-            x = tl.load(place, mask=whole & (at >= 0), other=0.0)
-            if (end < BEFORE) & (first > 0):
-                kept = whole & (at < 0)
-                x = tl.where(
-                    kept,
-                    _kept_inputs(
-                        pages, row + begin_of(first, BLOCK_SIZE), group_stride, first_byte, at + BEFORE,
-                        channel, kept, dtype, SIZE, PAGE_BYTES,
-                    ),
-                    x,
-                )  # fmt: skip
+            x = _inputs(
+                place, at, whole, (end < BEFORE) & (first > 0), pages, row, first, group_stride,
+                first_byte, channel, dtype, BEFORE, SIZE, BLOCK_SIZE, PAGE_BYTES,
+            )  # fmt: skip
             tl.debug_barrier()  # inputs before the step have been read before they are written
-            offset = tl.where(
-                whole, first_byte + (line * SIZE + channel) * (dtype.primitive_bitwidth // 8), 0
-            )
+            offset = _offsets(whole, line, channel, first_byte, dtype, SIZE)
             place = addresses(pages, row + column, group_stride, offset, PAGE_BYTES)
             tl.store(place.to(tl.pointer_type(dtype)), x, mask=whole)
 
 
 @triton.jit
-def _kept_inputs(
+def _inputs(
+    place,
+    at,
+    there,
+    has_kept,
     pages,
-    blocks,
+    row,
+    first,
     group_stride,
     first_byte,
-    line,
     channel,
-    there,
     dtype: tl.constexpr,
+    BEFORE: tl.constexpr,
     SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     PAGE_BYTES: tl.constexpr,
 ):
-    """Return inputs of lines of a state, in which the oldest is the first."""
-    offset = tl.where(there, first_byte + (line * SIZE + channel) * (dtype.primitive_bitwidth // 8), 0)
-    place = addresses(pages, blocks, group_stride, offset, PAGE_BYTES)
-    return tl.load(place.to(tl.pointer_type(dtype)), mask=there, other=0.0)
+    """Return the inputs of a sequence's tokens by their order `at`.
+
+    Those of the step are at `place`. Those before it, if it `has_kept` any, are in the state before the step, the
+    oldest first.
+    """
+    x = tl.load(place, mask=there & (at >= 0), other=0.0)
+    if has_kept:
+        kept = there & (at < 0)
+        offset = _offsets(kept, at + BEFORE, channel, first_byte, dtype, SIZE)
+        where = addresses(pages, row + begin_of(first, BLOCK_SIZE), group_stride, offset, PAGE_BYTES)
+        x = tl.where(kept, tl.load(where.to(tl.pointer_type(dtype)), mask=kept, other=0.0), x)
+    return x
+
+
+@triton.jit
+def _offsets(there, line, channel, first_byte, dtype: tl.constexpr, SIZE: tl.constexpr):
+    """Return where a state's bytes have the inputs of some lines; 0 for those that are not `there`."""
+    return tl.where(there, first_byte + (line * SIZE + channel) * (dtype.primitive_bitwidth // 8), 0)

@@ -26,9 +26,8 @@ from pageant.kernels.triton.states import (
 
 __all__ = ["gated_delta_net", "pass_delta_rule", "pass_state_space", "state_space"]
 
-_NUMBERS = (
-    2048  # of a matrix that a program has in registers, at most: with their addresses, 16 of a thread fit
-)
+_NUMBERS = 2048
+"""Of a matrix that a program has in registers, at most: with their addresses, 16 of a thread fit."""
 _COLUMNS_MIN = 8
 _WARPS = 4
 
@@ -118,13 +117,10 @@ def pass_delta_rule(
 ):
     """Program (head and some columns, sequence). A token's numbers are queries, keys, then values."""
     head, key, column, there, offset = _part(HEADS, KEY_DIM, VALUE_DIM, KEYS, COLUMNS)
-    own, replay, replayed, count, sure, first = tokens_of(
-        starts, contexts, replays, unsure, tl.program_id(1), DRAFTS
-    )
-    row = tables + tl.program_id(1).to(tl.int64) * row_stride
-    state = _begin(
-        pages, row, group_stride, offset, there, count, first, KEYS, COLUMNS, BLOCK_SIZE, PAGE_BYTES
-    )
+    own, replay, replayed, count, sure, first, row, state = _begin(
+        starts, contexts, replays, unsure, tables, row_stride, pages, group_stride, offset, there,
+        KEYS, COLUMNS, BLOCK_SIZE, PAGE_BYTES, DRAFTS,
+    )  # fmt: skip
     key_head = head // (HEADS // KEY_HEADS)
     for index in range(count):
         token = token_at(index, own, replay, replayed)
@@ -174,13 +170,10 @@ def pass_state_space(
 ):
     """Program (head and some columns, sequence). A token's numbers are values, keys, then queries."""
     head, key, column, there, offset = _part(HEADS, KEY_DIM, VALUE_DIM, KEYS, COLUMNS)
-    own, replay, replayed, count, sure, first = tokens_of(
-        starts, contexts, replays, unsure, tl.program_id(1), DRAFTS
-    )
-    row = tables + tl.program_id(1).to(tl.int64) * row_stride
-    state = _begin(
-        pages, row, group_stride, offset, there, count, first, KEYS, COLUMNS, BLOCK_SIZE, PAGE_BYTES
-    )
+    own, replay, replayed, count, sure, first, row, state = _begin(
+        starts, contexts, replays, unsure, tables, row_stride, pages, group_stride, offset, there,
+        KEYS, COLUMNS, BLOCK_SIZE, PAGE_BYTES, DRAFTS,
+    )  # fmt: skip
     key_head = head // (HEADS // KEY_HEADS)
     skip = tl.load(skips + head)
     for index in range(count):
@@ -216,25 +209,33 @@ def _part(
 
 @triton.jit
 def _begin(
+    starts,
+    contexts,
+    replays,
+    unsure,
+    tables,
+    row_stride,
     pages,
-    row,
     group_stride,
     offset,
     there,
-    count,
-    first,
     KEYS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     PAGE_BYTES: tl.constexpr,
+    DRAFTS: tl.constexpr,
 ):
-    """Return the part of a matrix before a sequence's first token."""
+    """Return the tokens of a program's sequence as `tokens_of` does, where its blocks are in the tables, and its part
+    of the matrix before the first token."""
+    sequence = tl.program_id(1)
+    own, replay, replayed, count, sure, first = tokens_of(starts, contexts, replays, unsure, sequence, DRAFTS)
+    row = tables + sequence.to(tl.int64) * row_stride
     state = tl.zeros((KEYS, COLUMNS), tl.float32)
     if (count > 0) & (first > 0):
         place = addresses(pages, row + begin_of(first, BLOCK_SIZE), group_stride, offset, PAGE_BYTES)
         state = tl.load(place.to(tl.pointer_type(tl.float32)), mask=there, other=0.0)
     tl.debug_barrier()  # it has been read before it is written
-    return state
+    return own, replay, replayed, count, sure, first, row, state
 
 
 @triton.jit
