@@ -17,7 +17,7 @@ from pageant.actors.runtime.yaml import merge
 from pageant.protocol.supervision import ActorEntry, Directory, GetDirectory
 from pageant.scripts.chaos.failing import FAILING, FAULTS, have_fail
 from pageant.scripts.chaos.leftovers import Held, most_threads, segments_of
-from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict
+from pageant.scripts.chaos.load import Load, losses, mixed_requests, undisturbed, verdict
 from pageant.scripts.report import publish, table
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -109,12 +109,8 @@ def groups(engine: dict[str, Any], *, cycles: int, requests: int, tokens: int, p
 
 def bars_missed(figures: Mapping[str, Any]) -> list[str]:
     """Return what a run of one shape did not hold of what it should."""
-    bars = {
-        f"{len(figures['lost'])} requests were lost": bool(figures["lost"]),
-        f"{len(figures['changed'])} requests were changed": bool(figures["changed"]),
-    }
     return [
-        *(text for text, is_missed in bars.items() if is_missed),
+        *losses(figures),
         *figures["missed"],
         *(f"left: {one}" for one in figures["left"]),
     ]

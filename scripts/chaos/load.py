@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -222,3 +222,8 @@ def verdict(figures: dict[str, Any]) -> list[str]:
     lost, changed = figures["lost"], figures["changed"]
     said = f"{figures['requests']} requests with {figures['tokens']} tokens: {len(lost)} lost, {len(changed)} changed"
     return [said, *lost[:10], *changed[:10]]
+
+
+def losses(figures: Mapping[str, Any]) -> list[str]:
+    """Return what no run may have: requests that were lost or changed, in words."""
+    return [f"{len(figures[what])} requests were {what}" for what in ("lost", "changed") if figures[what]]

@@ -18,7 +18,7 @@ import numpy as np
 from pageant.actors.client.engine import Engine
 from pageant.actors.runtime.yaml import merge
 from pageant.protocol.sampling import SamplingParams
-from pageant.scripts.chaos.load import Asked, mixed_requests, undisturbed, verdict
+from pageant.scripts.chaos.load import Asked, losses, mixed_requests, undisturbed, verdict
 from pageant.scripts.chaos.replicas import APART, SETTINGS, loaded, of_load
 from pageant.scripts.report import publish, table
 
@@ -55,16 +55,13 @@ def notices(
 
 def bars_missed(figures: Mapping[str, Any]) -> list[str]:
     """Return what a run did not hold of what it should."""
-    bars = {
-        f"{len(figures['lost'])} requests were lost": bool(figures["lost"]),
-        f"{len(figures['changed'])} requests were changed": bool(figures["changed"]),
-    }
+    bars: dict[str, bool] = {}
     for name, row in figures["left"].items():
         took, pause, found = row["drained_seconds"], row["pause_seconds_p99"], row["found_share"]
         bars[f"{name} was drained after {took:g} s, not {figures['notice']:g}"] = took > figures["notice"]
         bars[f"{name}: p99 of pauses is {pause:g} s, not {PAUSE_SECONDS_MAX:g}"] = pause > PAUSE_SECONDS_MAX
         bars[f"{name}: {found:.0%} of prompt tokens were found, not {FOUND_MIN:.0%}"] = found < FOUND_MIN
-    return [text for text, is_missed in bars.items() if is_missed]
+    return [*losses(figures), *(text for text, is_missed in bars.items() if is_missed)]
 
 
 async def run(

@@ -15,7 +15,7 @@ import psutil
 from pageant.actors.client.engine import Engine
 from pageant.actors.runtime.yaml import merge
 from pageant.scripts.chaos.killing import Killer
-from pageant.scripts.chaos.load import Load, mixed_requests, undisturbed, verdict
+from pageant.scripts.chaos.load import Load, losses, mixed_requests, undisturbed, verdict
 from pageant.scripts.report import publish, table
 
 OWNED = ("executor", "scheduler", "blocks", "detokenizer", "grammar", "drafter")
@@ -72,10 +72,7 @@ def replicas(
 
 def bars_missed(figures: Mapping[str, Any]) -> list[str]:
     """Return what a run did not hold of what it should."""
-    bars = {
-        f"{len(figures['lost'])} requests were lost": bool(figures["lost"]),
-        f"{len(figures['changed'])} requests were changed": bool(figures["changed"]),
-    }
+    bars: dict[str, bool] = {}
     for node, row in figures.get("died", {}).items():
         pause = row["pause_seconds_max"]
         bars[f"{node}: streams paused for {pause:g} s, not {PAUSE_SECONDS_MAX:g}"] = pause > PAUSE_SECONDS_MAX
@@ -83,7 +80,7 @@ def bars_missed(figures: Mapping[str, Any]) -> list[str]:
         late = of["share_seconds_max"]
         bars[f"a new replica had its share after {late:g} s"] = late > SHARE_SECONDS_MAX
         bars[f"actors are left: {of['actors_left']}"] = bool(of["actors_left"])
-    return [text for text, is_missed in bars.items() if is_missed]
+    return [*losses(figures), *(text for text, is_missed in bars.items() if is_missed)]
 
 
 async def run_deaths(settings: dict[str, Any], *, requests: int, tokens: int, seed: int) -> dict[str, Any]:
