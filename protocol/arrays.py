@@ -67,14 +67,14 @@ _NO_INT32, _NO_INT64 = np.zeros(0, np.int32), np.zeros(0, np.int64)
 
 
 def int32(values: Any = _NOTHING) -> npt.NDArray[np.int32]:
-    """Return a fresh int32 vector [len(values)] of `values`."""
+    """Return an int32 vector [len(values)] of `values`: a fresh one, unless it is empty."""
     if values is _NOTHING:
         return _NO_INT32
     return np.array(values, dtype=np.int32).reshape(-1)
 
 
 def int64(values: Any = _NOTHING) -> npt.NDArray[np.int64]:
-    """Return a fresh int64 vector [len(values)] of `values`."""
+    """Return an int64 vector [len(values)] of `values`: a fresh one, unless it is empty."""
     if values is _NOTHING:
         return _NO_INT64
     return np.array(values, dtype=np.int64).reshape(-1)

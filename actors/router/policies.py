@@ -24,10 +24,10 @@ BUSY_SECONDS = 0.5
 """Seconds that a replica that was busy all the time lately counts for: prefixes settle where there is room for more."""
 WORK_WEIGHT = 1.0
 """Weight of a request's own computation beside its wait. Others that come later wait for it, too."""
-Hashes = npt.NDArray[np.uint64]
-
 EQUAL = 1.03
 """Replicas whose costs differ by less are as good as equal."""
+
+Hashes = npt.NDArray[np.uint64]
 
 
 class RoutedRequest(msgspec.Struct, frozen=True):

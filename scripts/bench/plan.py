@@ -93,7 +93,7 @@ def bench(
 
 
 class Layout:
-    """So many replicas, calibrated here.
+    """Replicas of one shape, calibrated here.
 
     Args:
         settings: of the engine, with its model.

@@ -17,7 +17,6 @@ import pageant
 from pageant.actors.client.cast import HTTP
 from pageant.actors.client.session import Session
 from pageant.actors.client.settings import topology_of
-from pageant.kernels.cpu.build import cache_folder
 from pageant.protocol.errors import PageantError
 from pageant.scripts.commands.doctor import examine_model
 from tests.gguf_files import byte_level_metadata, write_file
@@ -62,8 +61,6 @@ def file_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read every file anew, but compile no kernels again."""
-    monkeypatch.setenv("PAGEANT_CACHE", str(cache_folder()))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
