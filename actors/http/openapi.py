@@ -89,7 +89,7 @@ def _operation(path: str, method: str, handler: Any, known: dict[Any, Any]) -> d
     good: dict[str, Any] = {"description": "It was done."}
     if opt["answer"] is not None or opt["media"] != "application/json":
         good["content"] = {opt["media"]: {"schema": _schema(opt["answer"], known)}}
-    if opt["streams"] or opt["media"] == _EVENTS:
+    if opt["streams"]:
         good["content"][_EVENTS] = {"schema": _EVENT}
     error = {"description": "Why not.", "content": {"application/json": {"schema": known[ErrorBody]}}}
     operation: dict[str, Any] = {

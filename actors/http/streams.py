@@ -225,15 +225,9 @@ class ByteStream(Response[Any]):
         headers = {**HEADERS, **self.headers, "content-type": "text/event-stream; charset=utf-8"}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
-        tasks = [asyncio.ensure_future(self._send_all(send)), asyncio.ensure_future(_disconnected(receive))]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if tasks[0].done():
-                tasks[0].result()
-        except TimeoutError:
-            scope["state"][ABORT]()  # the client does not read
+            await while_connected(self._send_all(send), receive, scope["state"][ABORT])
         finally:
-            await _end(tasks)
             await self._events.aclose()
 
     async def _send_all(self, send: Callable[[Any], Awaitable[None]]) -> None:
@@ -260,6 +254,21 @@ class ByteStream(Response[Any]):
 
     async def _next(self) -> bytes | None:
         return await anext(self._events, None)
+
+
+async def while_connected(sending: Awaitable[None], receive: Receive, drop: Callable[[], None]) -> None:
+    """Await `sending` until it ends or the client leaves. Where it raises TimeoutError, the client does not read, and
+    `drop` gives the connection up.
+    """
+    tasks = [asyncio.ensure_future(sending), asyncio.ensure_future(_disconnected(receive))]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[0].done():
+            tasks[0].result()
+    except TimeoutError:
+        drop()
+    finally:
+        await _end(tasks)
 
 
 async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:

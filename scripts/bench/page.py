@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import typer
+from websockets.sync.client import connect
 
 from pageant.actors.executor.guided.guiding import RowTokens
 from pageant.actors.executor.step_log import StepLog
@@ -145,11 +146,10 @@ def _look(url: str, ended: threading.Event) -> None:
     for path in ("/", "/page/page.js", "/statistics?steps=240"):
         connection.request("GET", path, headers={"accept": "text/html"})
         connection.getresponse().read()
-    connection.request("GET", "/statistics/stream")
-    answer = connection.getresponse()
-    while not ended.is_set():
-        answer.readline()
     connection.close()
+    with connect(f"ws://{place.netloc}/statistics/stream", max_size=None) as stream:
+        while not ended.is_set():
+            stream.recv()
 
 
 def _log_microseconds() -> float:

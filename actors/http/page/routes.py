@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
 
-from litestar import Response, get
+from litestar import Response, WebSocket, get, websocket
+from litestar.exceptions import WebSocketException
 
 from pageant.actors.http.errors import NotFound
-from pageant.actors.http.openapi import describe
 from pageant.actors.http.page.feed import StatisticsFeed
 from pageant.actors.http.page.files import PageFile
 from pageant.actors.http.service import Http, Service
-from pageant.actors.http.streams import ByteStream, encode
+from pageant.actors.http.streams import ABORT, encode, while_connected
 from pageant.actors.http.tenants import Caller, caller
 from pageant.protocol.statistics import Observation
 
-AWAY = b"event: away\ndata: {}\n\n"
-"""The event for an observer that does not answer."""
+AWAY = "null"
+"""The message for an observer that does not answer."""
 
-View = Callable[[Observation, Caller], Observation]
-"""Returns the part of an observation that a caller may see."""
+Socket = WebSocket[Any, Any, Any]
+
+
+class View(Protocol):
+    """Returns the part of an observation that a caller may see."""
+
+    def __call__(self, seen: Observation, who: Caller) -> Observation: ...
 
 
 def file_routes(files: Mapping[str, PageFile]) -> list[Any]:
@@ -40,14 +48,29 @@ def file_routes(files: Mapping[str, PageFile]) -> list[Any]:
 def stream_routes(service: Service, feed: StatisticsFeed, view: View) -> list[Any]:
     """Return the route that streams what `/statistics` returns."""
 
-    @get("/statistics/stream", opt=describe(media="text/event-stream"))
-    async def statistics_stream() -> ByteStream:
-        """Send everybody's counters as server-sent events, each as `/statistics` has them, at most once a second."""
-        return ByteStream(_events(feed, view, caller()), service.pacemaker, {})
+    @websocket("/statistics/stream")
+    async def statistics_stream(socket: Socket) -> None:
+        """Send everybody's counters, each message as `/statistics` has them, at most one a second. The client's own
+        messages are ignored.
+        """
+        await socket.accept()
+        sending = _send_all(socket, feed, partial(view, who=caller()), service.pacemaker.stall_seconds)
+        with contextlib.suppress(OSError, RuntimeError, WebSocketException):  # the client left
+            await while_connected(sending, socket.receive, socket.scope["state"][ABORT])
+            await socket.close()
 
     return [statistics_stream]
 
 
-async def _events(feed: StatisticsFeed, view: View, who: Caller) -> AsyncGenerator[bytes, None]:
+async def _send_all(
+    socket: Socket, feed: StatisticsFeed, view: Callable[[Observation], Observation], stall_seconds: float
+) -> None:
+    """Send observations until the feed is closed.
+
+    Raises:
+        TimeoutError: one could not be sent within `stall_seconds`.
+    """
     async for seen in feed.follow():
-        yield AWAY if seen is None else b"data: " + encode(view(seen, who)) + b"\n\n"
+        text = AWAY if seen is None else encode(view(seen)).decode()
+        async with asyncio.timeout(stall_seconds):
+            await socket.send_text(text)

@@ -119,3 +119,14 @@ async def test_the_timeline_agrees_with_the_counters(browser, start):
         label = await page.run("document.querySelector('.steps canvas').getAttribute('aria-label')")
         assert label == await page.run("document.querySelector('.steps p').textContent")
         assert page.troubles == []
+
+
+async def test_a_browser_that_was_asked_for_the_key_follows_the_cast(browser, start):
+    """The WebSocket takes the password that the browser's user gave for the page."""
+    url = start(api_keys=("secret",)).served_at().split()[-1]
+    async with (
+        asyncio.timeout(SECONDS_MAX),
+        chromium.opened(browser, url.replace("//", "//anybody:secret@")) as page,
+    ):
+        await page.until("document.querySelector('[data-actor=detokenizer]')")
+        await page.until("document.getElementById('status').textContent === 'Live'")

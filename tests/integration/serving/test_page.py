@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 import pageant
 from pageant.actors.http.page.files import page_files
@@ -96,8 +98,7 @@ def test_the_page_is_behind_the_key_which_a_browser_asks_its_user_for(keyed):
         assert refused.headers["www-authenticate"].startswith('Basic realm="')
         # A script's question must not open the browser's dialog.
         assert "www-authenticate" not in http.get("/statistics", headers={"accept": "*/*"}).headers
-        for path in ("/page/page.js", "/statistics/stream"):
-            assert http.get(path).status_code == 401
+        assert http.get("/page/page.js").status_code == 401
         assert http.get("/", headers=BROWSER, auth=("anybody", "secret")).text.startswith("<!doctype html>")
         assert http.get("/", headers=BROWSER | {"authorization": "Bearer secret"}).status_code == 200
         assert http.get("/page/page.js", auth=("", "operator")).status_code == 200
@@ -107,22 +108,17 @@ def test_the_page_is_behind_the_key_which_a_browser_asks_its_user_for(keyed):
             assert http.get("/load", headers={"authorization": f"Basic {text}"}).status_code == 401
 
 
-async def first_event(http, **more):
-    async with http.stream("GET", "/statistics/stream", **more) as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        found = b""
-        # Not by lines: httpx ends one at characters, such as U+2028, that end none of an event stream.
-        async for part in answer.aiter_bytes():
-            found += part
-            event, end, _ = found.partition(b"\n\n")
-            if end:
-                return json.loads(event.removeprefix(b"data: "))
-    raise AssertionError("no event came")
+async def first_message(url, key=None):
+    """Return the first message of the WebSocket that the page follows."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    place = url.replace("http", "ws", 1) + "/statistics/stream"
+    async with connect(place, additional_headers=headers, max_size=None) as socket:
+        return json.loads(await socket.recv())
 
 
 async def test_the_stream_has_what_statistics_has(url):
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-        streamed, asked = await first_event(http), (await http.get("/statistics")).json()
+        streamed, asked = await first_message(url), (await http.get("/statistics")).json()
         assert streamed.keys() == asked.keys()
         for seen in (streamed, asked):
             seen["executors"]["executor/0"].pop("memory_bytes")  # free memory changes from look to look
@@ -134,6 +130,26 @@ async def test_the_stream_has_what_statistics_has(url):
         assert 0 < streamed["at"] < asked["at"]
 
 
+async def test_the_stream_is_behind_the_key_and_not_for_pages_of_other_origins(keyed):
+    for key in (None, "wrong"):
+        with pytest.raises(InvalidStatus) as refused:
+            await first_message(keyed, key)
+        assert refused.value.response.status_code == 403
+    place = keyed.replace("http", "ws", 1) + "/statistics/stream"
+    headers = {"authorization": "Bearer secret"}
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(place, additional_headers=headers, origin="https://elsewhere.example"):
+            pass
+    assert refused.value.response.status_code == 403
+
+
+async def test_what_the_client_sends_on_the_stream_is_ignored(url):
+    async with connect(url.replace("http", "ws", 1) + "/statistics/stream", max_size=None) as socket:
+        await socket.send("hello")
+        await socket.send(b"\xff")
+        assert json.loads(await socket.recv())["at"] < json.loads(await socket.recv())["at"]
+
+
 async def test_a_tenant_sees_no_open_requests_in_the_stream(keyed):
     long = {"messages": [{"role": "user", "content": "Count"}], "max_tokens": 900, "ignore_eos": True}
     keys = {one: {"authorization": f"Bearer {one}"} for one in ("secret", "other", "operator")}
@@ -143,7 +159,7 @@ async def test_a_tenant_sees_no_open_requests_in_the_stream(keyed):
             lines = chat.aiter_lines()
             while "data:" not in await anext(lines):
                 pass
-            events = await asyncio.gather(*(first_event(http, headers=headers) for headers in keys.values()))
+            events = await asyncio.gather(*(first_message(keyed, key) for key in keys))
     seen = dict(zip(keys, events, strict=True))
     told = {
         key: [one for front in at["frontends"].values() for one in front["open"]] for key, at in seen.items()
@@ -164,7 +180,7 @@ async def test_nobody_is_asked_while_nobody_looks(url):
 
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         before = await asked_of(http)
-        await asyncio.gather(first_event(http), first_event(http))
+        await asyncio.gather(first_message(url), first_message(url))
         after = await asked_of(http)
         assert 1 <= after - before - 1 <= 2  # two followers share their looks
         assert await asked_of(http) == after + 1

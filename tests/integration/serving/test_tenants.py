@@ -20,7 +20,6 @@ OWNED = {
     "/v1/responses/{name}/input_items": {"get"},
     "/abort_requests": {"post"},
     "/statistics": {"get"},  # the open requests
-    "/statistics/stream": {"get"},  # these too (test_page.py)
 }
 """Routes by which a tenant might meet what another made; the tests below show that it does not."""
 SHARED = {

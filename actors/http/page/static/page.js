@@ -3,7 +3,7 @@
 import { Chat } from "./chat.js";
 import { Cast } from "./cast.js";
 import { $, say } from "./dom.js";
-import { ask, events, getJson } from "./server.js";
+import { follow, getJson } from "./server.js";
 
 const RETRY_MILLISECONDS = 2000;
 
@@ -37,13 +37,13 @@ class Follower {
     while (!signal.aborted) {
       try {
         this.cast.draw(await getJson("statistics?steps=240"));
-        for await (const { event, data } of events(await ask("statistics/stream", { signal }))) {
-          if (event === "away") this.tell("away", "The observer does not answer; waiting for its next life");
+        await follow("statistics/stream", signal, (seen) => {
+          if (seen === null) this.tell("away", "The observer does not answer; waiting for its next life");
           else {
-            this.cast.draw(JSON.parse(data));
+            this.cast.draw(seen);
             this.tell("live", "Live");
           }
-        }
+        });
       } catch (error) {
         if (!signal.aborted) this.tell("away", `No statistics: ${error.message}`);
       }

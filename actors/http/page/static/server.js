@@ -7,9 +7,13 @@ export class Refused extends Error {
   }
 }
 
-/** Ask the server. A relative path, so that the page also works below a proxy's prefix. */
+/** Return the URL of a path relative to the page's, so that the page works below a proxy's prefix. A name and a
+ *  password in the page's own URL are left out, with which a browser makes no requests. */
+const urlOf = (path) => new URL(path, location.origin + location.pathname);
+
+/** Ask the server. */
 export async function ask(path, options = {}) {
-  const answer = await fetch(path, options);
+  const answer = await fetch(urlOf(path), options);
   if (answer.ok) return answer;
   let message = answer.statusText;
   try {
@@ -22,6 +26,20 @@ export const getJson = async (path) => (await ask(path)).json();
 
 export const post = (path, body, signal) =>
   ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
+
+/** Give each message of a WebSocket to `take`, until the signal or the server ends it. */
+export async function follow(path, signal, take) {
+  if (signal.aborted) return;
+  const place = urlOf(path);
+  place.protocol = place.protocol.replace("http", "ws");
+  const socket = new WebSocket(place);
+  signal.addEventListener("abort", () => socket.close(), { once: true });
+  socket.onmessage = ({ data }) => take(JSON.parse(data));
+  await new Promise((resolve, reject) => {
+    socket.onerror = () => reject(new Error("the connection was lost"));
+    socket.onclose = resolve;
+  });
+}
 
 /** Yield the server-sent events of a response: `{event, data}`. */
 export async function* events(answer) {
