@@ -41,6 +41,8 @@ class OpenRequestEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     num_prompt_tokens: int
     """0 until the prompt is tokenized."""
     num_output_tokens: int
+    replicas: tuple[str, ...] = ()
+    """Prefixes of the names of the replicas that compute its sequences; empty where there is one."""
 
 
 class FrontendStatistics(Message, frozen=True, kw_only=True):

@@ -118,6 +118,7 @@ class OpenRequest:
             num_sequences=len(running),
             num_prompt_tokens=len(submits[0].prompt_token_ids) if submits else 0,
             num_output_tokens=sum(len(sequence.token_ids) for sequence in running),
+            replicas=tuple(sorted({one.place.prefix for one in running if one.place and one.place.prefix})),
         )
 
 

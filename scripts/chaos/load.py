@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pageant.actors.client.engine import Engine
 from pageant.actors.client.outputs import RequestOutput
@@ -15,7 +16,7 @@ from pageant.protocol.errors import PageantError
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 
-GAP_SECONDS = 0.25  # shorter waits between two outputs are not kept
+GAP_SECONDS = 0.25  # shorter waits between two outputs are not kept, unless they are asked for
 LOGPROB_TOLERANCE = 1e-4  # a prompt that is computed in one piece rounds otherwise than token by token
 
 KINDS: tuple[dict[str, Any], ...] = (
@@ -71,11 +72,24 @@ def mixed_requests(count: int, output_tokens: int, seed: int = 0) -> list[Asked]
 
 
 class Stream:
-    """One request's outputs as its user sees them. `on_output` is called at each."""
+    """One request's outputs as its user sees them.
 
-    def __init__(self, engine: Engine, asked: Asked, on_output: Callable[[], None] = lambda: None) -> None:
-        self._on_output = on_output
-        self._outputs = engine.generate(asked.prompt, asked.params, **asked.settings)
+    Args:
+        on_output: called at each output.
+        gap_seconds: shorter waits between two outputs are not kept.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        asked: Asked,
+        on_output: Callable[[], None] = lambda: None,
+        request_id: str | None = None,
+        gap_seconds: float = GAP_SECONDS,
+    ) -> None:
+        self._on_output, self._gap_seconds = on_output, gap_seconds
+        self.request_id = request_id
+        self._outputs = engine.generate(asked.prompt, asked.params, request_id=request_id, **asked.settings)
         self.is_shown = not asked.params.best_of  # the best of several are known at the end only
         self.begun = asyncio.Event()
         self.texts: dict[int, str] = {}
@@ -103,7 +117,7 @@ class Stream:
 
     def _came(self) -> None:
         now = time.monotonic()
-        if self.is_shown and now - self.last_at > GAP_SECONDS:
+        if self.is_shown and now - self.last_at > self._gap_seconds:
             self.gaps.append((self.last_at, now))
         self.last_at = now
         self._on_output()
@@ -148,20 +162,38 @@ async def undisturbed(engine: Engine, asked: Sequence[Asked]) -> list[RequestOut
     return await asyncio.gather(*(Stream(engine, one).read() for one in asked))
 
 
+class Waits(NamedTuple):
+    """Waits of a stream that has ended."""
+
+    request_id: str | None
+    last_at: float
+    """When its last output came."""
+    gaps: list[tuple[float, float]]
+    """See `Stream`."""
+
+
 class Load:
     """Requests that stream side by side, each begun again when it has ended.
 
     Args:
         right: what each of them is undisturbed.
+        gap_seconds: shorter waits between two outputs are not kept.
     """
 
-    def __init__(self, engine: Engine, asked: Sequence[Asked], right: Sequence[RequestOutput]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        asked: Sequence[Asked],
+        right: Sequence[RequestOutput],
+        gap_seconds: float = GAP_SECONDS,
+    ) -> None:
         self._engine, self._asked, self._right = engine, asked, right
+        self._gap_seconds = gap_seconds
         self._streams: dict[int, Stream] = {}  # that are open, by the request's place
         self._stopping = False
         self._news = asyncio.Event()  # something came
-        self._ended: list[tuple[float, list[tuple[float, float]]]] = []
-        """Of each stream that has ended: when its last output came, and its gaps."""
+        self._ended: list[Waits] = []
+        self._names = (f"stream-{number}" for number in itertools.count())
         self.requests = self.tokens = 0
         self.lost: list[str] = []
         self.changed: list[str] = []
@@ -178,7 +210,9 @@ class Load:
 
     async def _serve(self, place: int) -> None:
         while not self._stopping:
-            stream = self._streams[place] = Stream(self._engine, self._asked[place], self._news.set)
+            stream = self._streams[place] = Stream(
+                self._engine, self._asked[place], self._news.set, next(self._names), self._gap_seconds
+            )
             try:
                 output = await stream.read()
             except PageantError as error:
@@ -191,7 +225,7 @@ class Load:
                 if (found := difference(output, self._right[place])) is not None:
                     self.changed.append(f"request {place}: {found}")
             self.requests += 1
-            self._ended.append((stream.last_at, stream.gaps))
+            self._ended.append(Waits(stream.request_id, stream.last_at, stream.gaps))
             del self._streams[place]
             self._news.set()
 
@@ -212,9 +246,19 @@ class Load:
     def pauses(self, since: float) -> list[float]:
         """Return the longest pause of each stream that was open after `since`, of those that ended after it: seconds, 0
         for what is shorter than `GAP_SECONDS`."""
-        streams = [gaps for last_at, gaps in self._ended if last_at > since]
+        streams = [one.gaps for one in self._ended if one.last_at > since]
         streams += [stream.gaps for stream in self._streams.values() if stream.is_shown]
         return [max((end - begin for begin, end in gaps if end > since), default=0.0) for gaps in streams]
+
+    def gaps(self, request_ids: Collection[str], since: float, until: float) -> list[float]:
+        """Return the kept waits of some requests, open or ended, of those that ended in a span of time: seconds."""
+        kept = [(one.request_id, one.gaps) for one in (*self._ended, *self._streams.values())]
+        return [
+            end - begin
+            for name, gaps in kept
+            for begin, end in gaps
+            if name in request_ids and since < end <= until
+        ]
 
 
 def verdict(figures: dict[str, Any]) -> list[str]:

@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from pageant.actors.client.engine import Engine
+from pageant.actors.runtime.address import replica_of
 from pageant.actors.runtime.yaml import merge
+from pageant.protocol.statistics import GetFrontendStatistics
 from pageant.scripts.chaos.killing import Killer
-from pageant.scripts.chaos.load import Load, losses, mixed_requests, undisturbed, verdict
+from pageant.scripts.chaos.load import GAP_SECONDS, Load, losses, mixed_requests, undisturbed, verdict
 from pageant.scripts.report import publish, table
 
 OWNED = ("executor", "scheduler", "blocks", "detokenizer", "grammar", "drafter")
@@ -35,6 +38,19 @@ APART: dict[str, Any] = {
 }
 """Every replica in a process of its own, so that all its actors die at once; the router in another."""
 PAUSE_SECONDS_MAX = 1.0
+CALM_SECONDS = 2.0
+"""Before each death, in which gaps of streams are measured."""
+GAPS_MAX = 2.0
+"""How often the 99th percentile of a stream's gaps the longest may be, while another replica dies."""
+OPEN_MAX = 1000
+SHOWN = {
+    "pause_seconds_max": "longest pause, s",
+    "away_seconds_median": "up again after, s",
+    "others_gap_p99_before": "others' gaps before: p99, s",
+    "others_gap_p99": "then: p99, s",
+    "others_gap_max": "longest, s",
+}
+"""Figures of a death, with their headings. Others are streams that another replica computes."""
 SHARE_SECONDS_MAX = 5.0
 SHARE_MIN = 0.5
 """Share of the mean number of open requests from which on a new replica counts as having its part."""
@@ -63,8 +79,8 @@ def replicas(
     else:
         figures = asyncio.run(run_deaths(given, requests=requests, tokens=tokens, seed=seed))
         deaths = figures["died"]
-        rows = [(node, row["pause_seconds_max"], row["away_seconds_median"]) for node, row in deaths.items()]
-        lines = table(("what died", "longest pause, s", "up again after, s"), rows)
+        rows = [(node, *(row[name] for name in SHOWN)) for node, row in deaths.items()]
+        lines = table(("what died", *SHOWN.values()), rows)
     missed = bars_missed(figures)
     publish(figures, [*lines, *verdict(figures), *(missed or ["every bar holds"])], path)
     return len(missed)
@@ -76,6 +92,8 @@ def bars_missed(figures: Mapping[str, Any]) -> list[str]:
     for node, row in figures.get("died", {}).items():
         pause = row["pause_seconds_max"]
         bars[f"{node}: streams paused for {pause:g} s, not {PAUSE_SECONDS_MAX:g}"] = pause > PAUSE_SECONDS_MAX
+        gap, most = row["others_gap_max"], round(GAPS_MAX * row["others_gap_p99_before"], 3)
+        bars[f"{node}: a stream of another replica waited for {gap:g} s, not {most:g}"] = gap > most
     if (of := figures.get("cycles")) is not None:
         late = of["share_seconds_max"]
         bars[f"a new replica had its share after {late:g} s"] = late > SHARE_SECONDS_MAX
@@ -87,12 +105,35 @@ async def run_deaths(settings: dict[str, Any], *, requests: int, tokens: int, se
     """Figures of one run: each replica dies with all its actors, then the router."""
     asked = mixed_requests(requests, tokens)
     async with Engine(**merge(APART, settings)) as engine:
-        load = await loaded(engine, asked)
+        load = await loaded(engine, asked, gap_seconds=0.0)
         killer = Killer(engine, load, random.Random(seed), 0.0)
+        gaps = {}
         for node in sorted(await killer.nodes(), key=lambda name: name == ROUTER_NODE):
-            await killer.kill(node)
+            gaps[node] = await _kill_beside(engine, load, killer, node)
         await load.end()
-    return of_load(settings, load, requests) | {"died": killer.figures()}
+    died = {node: row | gaps[node] for node, row in killer.figures().items()}
+    return of_load(settings, load, requests) | {"died": died}
+
+
+async def _kill_beside(engine: Engine, load: Load, killer: Killer, node: str) -> dict[str, float]:
+    """Kill a node. Return the gaps of the streams that other replicas compute: before the death, and from it until
+    all streams go on.
+    """
+    began = time.monotonic()
+    await asyncio.sleep(CALM_SECONDS)
+    actors = (await killer.directory()).actors
+    dying = {replica_of(actor.name) for actor in actors if actor.node == node}
+    seen = await engine.ask("frontend", GetFrontendStatistics(open_max=OPEN_MAX))
+    others = {one.request_id for one in seen.open if one.replicas and not dying & {*one.replicas}}
+    at = time.monotonic()
+    calm = load.gaps(others, began, at)
+    await killer.kill(node)
+    then = load.gaps(others, at, time.monotonic())
+    return {
+        "others_gap_p99_before": round(float(np.percentile(calm, 99)), 3),
+        "others_gap_p99": round(float(np.percentile(then, 99)), 3),
+        "others_gap_max": round(max(then), 3),
+    }
 
 
 async def run_cycles(settings: dict[str, Any], *, cycles: int, requests: int, tokens: int) -> dict[str, Any]:
@@ -128,9 +169,9 @@ async def run_cycles(settings: dict[str, Any], *, cycles: int, requests: int, to
     }
 
 
-async def loaded(engine: Engine, asked: Any) -> Load:
+async def loaded(engine: Engine, asked: Any, gap_seconds: float = GAP_SECONDS) -> Load:
     """Return a load that has begun, with what its requests are undisturbed."""
-    load = Load(engine, asked, await undisturbed(engine, asked))
+    load = Load(engine, asked, await undisturbed(engine, asked), gap_seconds)
     load.begin()
     await asyncio.sleep(1.0)
     return load

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -14,6 +15,7 @@ import pageant
 from pageant import SamplingParams
 from pageant.protocol.routing import GetRouterStatistics
 from pageant.protocol.scheduling import GetSchedulerStatistics
+from pageant.protocol.statistics import FrontendStatistics, GetFrontendStatistics
 from pageant.protocol.supervision import Directory, GetDirectory
 from pageant.scripts.chaos.load import Stream, difference, mixed_requests
 
@@ -120,6 +122,21 @@ async def test_the_requests_of_a_replica_that_dies_go_on_at_the_other(engine, ri
     assert (await engine.complete("It goes on", SHORT)).finished
     await until(lambda: all_are_up(engine))
     await until(lambda: is_at_rest(engine))
+
+
+async def test_statistics_name_the_replicas_that_compute_a_request(engine, right):
+    await until(lambda: all_are_up(engine))
+    before = [await submitted_at(engine, replica) for replica in range(2)]
+    seen: list[FrontendStatistics] = []
+
+    async def look() -> None:
+        seen.append(await engine.ask("frontend", GetFrontendStatistics(open_max=100)))
+
+    assert_same(await run_all(engine, look), right)
+    taken = [await submitted_at(engine, replica) - before[replica] for replica in range(2)]
+    told = Counter(name for one in seen[0].open for name in one.replicas)
+    assert {*told} == {"replica-0/", "replica-1/"}
+    assert all(told[f"replica-{replica}/"] <= taken[replica] for replica in range(2))
 
 
 async def test_a_router_that_dies_is_missed_by_nobody(engine, right):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -98,3 +99,16 @@ def test_requests_are_of_every_kind_and_the_same_each_time():
         assert any(getattr(one.params, trait) for one in asked), trait
     assert {one.params.n for one in asked} == {1, 2, 3} and {type(one.prompt) for one in asked} == {str, list}
     assert all(one.params.seed is not None for one in asked)
+
+
+async def test_gaps_are_those_of_the_named_streams_in_a_span_of_time():
+    answer = [[output([1]), output([1, 2], new=[2])]]
+    load = Load(Played(*answer), [ASKED], [output([1, 2])], gap_seconds=0.0)
+    began = time.monotonic()
+    load.begin()
+    await asyncio.sleep(0)  # the request is made
+    await load.end()
+    ended = time.monotonic()
+    found = load.gaps({"stream-0"}, began, ended)
+    assert len(found) == 2 and 0 < sum(found) <= ended - began
+    assert load.gaps({"stream-1"}, began, ended) == load.gaps({"stream-0"}, ended, ended + 1) == []
