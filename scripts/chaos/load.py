@@ -252,12 +252,13 @@ class Load:
 
     def gaps(self, request_ids: Collection[str], since: float, until: float) -> list[float]:
         """Return the kept waits of some requests, open or ended, of those that ended in a span of time: seconds."""
-        kept = [(one.request_id, one.gaps) for one in (*self._ended, *self._streams.values())]
+        streams: list[Waits | Stream] = [*self._ended, *self._streams.values()]
         return [
             end - begin
-            for name, gaps in kept
-            for begin, end in gaps
-            if name in request_ids and since < end <= until
+            for one in streams
+            if one.request_id in request_ids
+            for begin, end in one.gaps
+            if since < end <= until
         ]
 
 

@@ -46,5 +46,5 @@ def test_a_replica_that_leaves_loses_nothing_and_its_prompts_are_found_elsewhere
     found = json.loads(path.read_text())
     assert found["lost"] == found["changed"] == [], result.output
     assert found["left"].keys() == {"replica-0", "replica-1"}
-    # Without a store it is half. With one, a replica that waits too long for blocks computes them, as on a busy machine.
+    # Without a store it is half. With one, a replica computes blocks that come too late, as on a busy machine.
     assert all(one["found_share"] > 0.6 for one in found["left"].values())
