@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from pageant.protocol.arrays import Int32Vector
-from pageant.protocol.encoding import ImagePart
+from pageant.protocol.encoding import ImagePart, VideoPart
 from pageant.protocol.message import Message, Request
 
 
@@ -74,8 +74,8 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     reasoning_content: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    parts: tuple[str | ImagePart, ...] = ()
-    """Texts and images, in order, of a turn that has images; `content` then has its texts alone."""
+    parts: tuple[str | ImagePart | VideoPart, ...] = ()
+    """Texts, images and videos, in order, of a turn that has such; `content` then has its texts alone."""
 
 
 class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True):
@@ -94,7 +94,9 @@ class TokenizeChat(Request[Tokenized | NotTokenized], frozen=True, kw_only=True)
     chat_template: str | None = None
     """A template of the request's own, instead of the checkpoint's."""
     placeholder: int | None = None
-    """The token that stands for an image. None where messages have no images."""
+    """The token that stands for an image. None where messages have neither images nor videos."""
+    video_placeholder: int | None = None
+    """The token that stands for a video. None where the model takes none."""
     around: str = ""
     """See `Tokenize`."""
 

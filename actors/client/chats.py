@@ -11,6 +11,7 @@ import msgspec
 
 from pageant.actors.client.tokenizers import template_text
 from pageant.actors.frontend.given_images import read_image
+from pageant.actors.frontend.given_videos import read_video
 from pageant.actors.frontend.prompts import check_text
 from pageant.actors.http.chat.conversation import TEMPLATES, ConversationRules, tokenize_chat
 from pageant.actors.http.chat.turns import Turn
@@ -96,7 +97,7 @@ _HELD_AS = ("image", "image_pil")
 
 
 def with_images(content: Any, place: str) -> Any:
-    """Return a message's content with images of Pillow's and arrays read, which messages cannot hold as they are."""
+    """Return a message's content with images and videos read that are Pillow's or arrays, which no message holds."""
     if not isinstance(content, list | tuple):
         return content
     found = []
@@ -109,6 +110,9 @@ def with_images(content: Any, place: str) -> Any:
                 "type": "image",
                 "image": read_image(part[held], f"{place}.content[{index}].{held}", "messages"),
             }
+        elif isinstance(part, Mapping) and part.get("type", "video") == "video" and "video" in part:
+            where = f"{place}.content[{index}].video"
+            part = {"type": "video", "video": read_video(part["video"], where, part.get("fps"), "messages")}
         found.append(part)
     return found
 

@@ -1,56 +1,72 @@
-"""The images that a topology's model takes, by its checkpoint and the settings."""
+"""The images and videos that a topology's model takes, by its checkpoint and the settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from pageant.actors.client.tokenizers import revision_of
 from pageant.actors.runtime.replicating import is_replicated
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, CheckpointError, resolve
-from pageant.models.vision.families import read_vision
+from pageant.models.vision.families import VisionSpec, read_vision
 from pageant.protocol.drafting import DEVICE_METHODS
-from pageant.protocol.encoding import ImageInputs
+from pageant.protocol.encoding import ImageInputs, VideoInputs
 from pageant.protocol.errors import TopologyError
 
-__all__ = ["image_inputs", "images_most", "takes_images"]
+__all__ = ["image_inputs", "media_most", "takes_images"]
 
 IMAGES_MOST = 32
 """Images of one prompt, where nobody said how many."""
+VIDEOS_MOST = 4
+"""Videos of one prompt, where nobody said how many."""
 _LIMITS = "limit_mm_per_prompt"
 _ALONE = ("tensor_parallel", "pipeline_parallel", "tensor_segments")
-_OTHERS = ("audio", "video")
+_KINDS = ("image", "video", "audio")
 
 
-def images_most(topology: Topology) -> int:
-    """Return how many images a prompt may have, by `limit_mm_per_prompt`.
+class MediaMost(NamedTuple):
+    """Limits of one prompt."""
+
+    images: int
+    videos: int
+    videos_asked: bool
+    """Somebody said that videos are to be taken."""
+
+
+def media_most(topology: Topology) -> MediaMost:
+    """Return how many images and videos a prompt may have, by `limit_mm_per_prompt`.
 
     Raises:
         TopologyError: what is there is no such limit.
     """
     found = topology.settings.get(_LIMITS)
     if found is None:
-        return IMAGES_MOST
+        return MediaMost(IMAGES_MOST, VIDEOS_MOST, False)
     if not isinstance(found, Mapping):
         raise TopologyError(_LIMITS, f"found {found!r:.200}; expected a mapping such as {{image: 4}}")
+    counts: dict[str, int] = {}
     for kind, count in found.items():
-        if kind not in ("image", *_OTHERS):
-            raise TopologyError(f"{_LIMITS}.{kind}", "no such key; expected image")
-        count = count.get("count", IMAGES_MOST) if isinstance(count, dict) else count
+        if kind not in _KINDS:
+            raise TopologyError(f"{_LIMITS}.{kind}", "no such key; expected image or video")
+        default = VIDEOS_MOST if kind == "video" else IMAGES_MOST
+        count = count.get("count", default) if isinstance(count, dict) else count
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= 999:
             raise TopologyError(f"{_LIMITS}.{kind}", f"found {count!r:.100}; expected a number from 0 to 999")
-        if kind in _OTHERS and count > (kind == "audio"):
-            raise TopologyError(f"{_LIMITS}.{kind}", f"found {count}; expected 0: images alone are taken")
-    image = found.get("image", IMAGES_MOST)
-    return int(image.get("count", IMAGES_MOST) if isinstance(image, dict) else image)
+        if kind == "audio" and count > 1:
+            raise TopologyError(f"{_LIMITS}.{kind}", f"found {count}; expected at most 1")
+        counts[kind] = count
+    images = counts.get("image", IMAGES_MOST)
+    videos = counts.get("video", VIDEOS_MOST if images else 0)  # without images, texts are alone
+    return MediaMost(images, videos, counts.get("video", 0) > 0)
 
 
 def takes_images(topology: Topology) -> bool:
     """Tell whether a topology's model takes images. What is wrong with it is told where it is read."""
     try:
-        if not topology.model or not images_most(topology):
+        most = media_most(topology)
+        if not topology.model or not (most.images or most.videos):
             return False
         folder = resolve(topology.model, revision_of(topology.settings))
         return image_inputs(topology, Checkpoint(folder)) is not None
@@ -59,15 +75,18 @@ def takes_images(topology: Topology) -> bool:
 
 
 def image_inputs(topology: Topology, checkpoint: Checkpoint) -> ImageInputs | None:
-    """Return the images that a model takes in a topology; None where it takes none.
+    """Return the images and videos that a model takes in a topology; None where it takes none.
 
     Raises:
         TopologyError: a setting is out of range, or Pillow is missing.
         CheckpointError: the model's configuration makes no sense.
     """
-    most = images_most(topology)
-    spec = read_vision(checkpoint) if most and checkpoint.purpose.generates else None
-    if spec is None:
+    most = media_most(topology)
+    takes_any = bool(most.images or most.videos) and checkpoint.purpose.generates
+    spec = read_vision(checkpoint) if takes_any else None
+    if most.videos_asked and (spec is None or spec.video is None):
+        raise TopologyError(f"{_LIMITS}.video", f"found {most.videos}; expected 0: the model takes no videos")
+    if spec is None or not (most.images or spec.video):
         return None
     _refuse_others(topology)
     if find_spec("PIL") is None:
@@ -81,14 +100,25 @@ def image_inputs(topology: Topology, checkpoint: Checkpoint) -> ImageInputs | No
     )
     if spec.whole:
         _refuse_small_steps(topology, len(image.places))
+    reserved = {spec.placeholder, *image.token_ids}
+    if spec.video is not None:
+        reserved.add(spec.video.placeholder)
     return ImageInputs(
         placeholder=spec.placeholder,
-        reserved=tuple(sorted({spec.placeholder, *image.token_ids})),
-        most=most,
+        reserved=tuple(sorted(reserved)),
+        most=most.images,
         around=spec.around,
         rotary=spec.rotary,
         whole=spec.whole,
+        video=_video_inputs(spec, most.videos),
     )
+
+
+def _video_inputs(spec: VisionSpec, most: int) -> VideoInputs | None:
+    if spec.video is None or not most:
+        return None
+    video = spec.video
+    return VideoInputs(placeholder=video.placeholder, most=most, begin=video.begin, end=video.end)
 
 
 def _refuse_others(topology: Topology) -> None:

@@ -1,15 +1,15 @@
-"""The encoder's shell: decodes images and sounds in processes of their own, and encodes each content once."""
+"""The encoder's shell: decodes images, videos and sounds in processes of their own, and encodes each content once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pageant.actors.encoder.cache import ImageCache
-from pageant.actors.encoder.core import ImageEncoder, Pixels, digest_of
+from pageant.actors.encoder.core import ImageEncoder, Pixels, digest_of, digest_of_video
 from pageant.actors.encoder.decoding import decoded
 from pageant.actors.encoder.hearing import AudioEncoder, Hearing
 from pageant.actors.runtime import Actor, ActorOptions, receives
@@ -18,8 +18,16 @@ from pageant.actors.runtime.sizes import parse_bytes
 from pageant.models.audio.families import read_audio
 from pageant.models.audio.processing import AudioRefused
 from pageant.models.checkpoint import Checkpoint
-from pageant.models.vision.isolated import OPENER, argument_of, pixels_of
+from pageant.models.vision.isolated import (
+    OPENER,
+    VIDEO_OPENER,
+    argument_of,
+    frames_of,
+    pixels_of,
+    video_request,
+)
 from pageant.models.vision.processing import ImageRefused
+from pageant.models.vision.video import VIDEO_PIXELS_MAX, VideoFrames, VideoRefused
 from pageant.protocol.embedding import NAME_BYTES
 from pageant.protocol.encoding import (
     Encoded,
@@ -29,12 +37,16 @@ from pageant.protocol.encoding import (
     GetEncoderStatistics,
     ImagePart,
     NotEncoded,
+    VideoPart,
 )
 from pageant.protocol.hearing import AudioMeasured, EncodeAudio, EncodedAudio, MeasureAudio
 from pageant.protocol.roles import ENCODER
 
 _DECODE_SECONDS = 20.0
 _DECODE_BYTES = 1 << 30
+_VIDEO_SECONDS = 90.0
+_VIDEO_BYTES = 2 << 30
+_VIDEO_ANSWER_BYTES = 3 * VIDEO_PIXELS_MAX + (1 << 20)
 _IN_WORK_MAX = 2
 """Images or sounds that are decoded or encoded at a time: one in each of the two."""
 
@@ -47,10 +59,11 @@ def _dtype(name: str) -> str:
 
 
 class Encoder(Actor):
-    """Turns images into what stands for them in prompts, or sounds into what texts attend to.
+    """Turns images and videos into what stands for them in prompts, or sounds into what texts attend to.
 
-    An image that was encoded before is found by its pixels, whatever file they come in. Images wait for each other in
-    the order in which they came. No more than a few are in memory decoded.
+    An image that was encoded before is found by its pixels, whatever file they come in, and a video by its frames.
+    Images wait for each other in the order in which they came, and so do videos, one of which is in work at a time.
+    No more than a few are in memory decoded.
     """
 
     role = ENCODER
@@ -65,7 +78,8 @@ class Encoder(Actor):
             device: that the tower computes on.
             dtype: that it computes in; `auto` is the checkpoint's.
             encoder_threads: threads of the tower on a CPU; None is as many as there are cores.
-            image_cache_memory: bytes, such as `256MiB`, for images and sounds that may be asked for again.
+            image_cache_memory: bytes, such as `256MiB`, for images, videos and sounds that may be asked for
+                again.
         """
 
         model: str
@@ -89,10 +103,12 @@ class Encoder(Actor):
         super().__init__(options)
         self._cache = ImageCache(parse_bytes(options.image_cache_memory))
         self._turns = asyncio.Semaphore(_IN_WORK_MAX)
-        # Images that are being encoded, by the digests of their pixels: others with the same pixels wait for them.
+        self._video_turn = asyncio.Semaphore(1)
+        # Images and videos that are being encoded, by the digests of their pixels: others with the same wait for them.
         self._in_work: dict[bytes, asyncio.Future[EncodedImage]] = {}
         self._encoded = self._cached = self._decoded = self._refused = self._waiting = 0
         self._isolation: Isolation | None = None
+        self._video_isolation: Isolation | None = None
         self._hearing: Hearing | None = None
 
     async def on_start(self) -> None:
@@ -102,7 +118,13 @@ class Encoder(Actor):
             return
         self._encoder = await self.offload(self.load)
         limits = IsolatedLimits(seconds=_DECODE_SECONDS, memory_bytes=_DECODE_BYTES)
-        self._isolation = Isolation(OPENER, argument_of(self._encoder.spec.processing), limits)
+        spec = self._encoder.spec
+        self._isolation = Isolation(OPENER, argument_of(spec.processing), limits)
+        if spec.video is not None:
+            limits = IsolatedLimits(
+                seconds=_VIDEO_SECONDS, memory_bytes=_VIDEO_BYTES, answer_bytes=_VIDEO_ANSWER_BYTES
+            )
+            self._video_isolation = Isolation(VIDEO_OPENER, argument_of(spec.video.processing), limits)
 
     def load(self) -> ImageEncoder:
         """Return what encodes images. Blocks."""
@@ -124,17 +146,21 @@ class Encoder(Actor):
     async def on_stop(self) -> None:
         if self._hearing is not None:
             await self.offload_beside("decoding", self._hearing.close)
-        if self._isolation is not None:
-            await self.offload_beside("decoding", self._isolation.close)
+        for isolation in (self._isolation, self._video_isolation):
+            if isolation is not None:
+                await self.offload_beside("decoding", isolation.close)
 
     @receives(concurrent=True)
     async def encode(self, request: EncodeImages) -> Encoded | NotEncoded:
-        """Return the images of a request, or which of them is at fault."""
+        """Return the images and videos of a request, or which of them is at fault."""
         found = []
         for index, image in enumerate(request.images):
             self._waiting += 1
             try:
-                found.append(await self._encode(image))
+                if isinstance(image, VideoPart):
+                    found.append(await self._encode_video(image, request.tokens_max))
+                else:
+                    found.append(await self._encode(image, request.tokens_max))
             except ImageRefused as error:
                 self._refused += 1
                 return NotEncoded(index=index, reason=str(error))
@@ -170,7 +196,7 @@ class Encoder(Actor):
         finally:
             self._waiting -= 1
 
-    async def _encode(self, image: ImagePart) -> EncodedImage:
+    async def _encode(self, image: ImagePart, tokens_max: int | None) -> EncodedImage:
         """Return one image; raises `ImageRefused`."""
         if image.data is None:
             raise ImageRefused("the image has no data; expected a file")
@@ -181,23 +207,48 @@ class Encoder(Actor):
             return known
         async with self._turns:
             pixels = await self.offload_beside("decoding", self._decode, data)
-            self._decoded += 1
             digest = await self.offload_beside("decoding", digest_of, pixels)
-            self._cache.link(file, digest)
-            known = self._cache.of_pixels(digest)
-            if known is None and (under_way := self._in_work.get(digest)) is not None:
-                known = await asyncio.shield(under_way)
-            if known is not None:
-                self._cached += 1
-                return known
-            return await self._encode_new(pixels, digest)
+            return await self._encode_once(
+                file, digest, lambda: self._encoder.encode(pixels, digest, tokens_max)
+            )
 
-    async def _encode_new(self, pixels: Pixels, digest: bytes) -> EncodedImage:
+    async def _encode_video(self, video: VideoPart, tokens_max: int | None) -> EncodedImage:
+        """Return one video; raises `VideoRefused`."""
+        if video.data is None:
+            raise VideoRefused("the video has no data; expected a file, or frames")
+        sizes = None if video.sizes is None else tuple(video.sizes.tolist())
+        asked = video_request(video.data.tobytes(), sizes, video.fps)
+        file = blake2b(asked, digest_size=NAME_BYTES, person=b"pageant-video").digest()
+        if (known := self._cache.of_file(file)) is not None:
+            self._cached += 1
+            return known
+        async with self._video_turn:
+            frames = await self.offload_beside("decoding", self._decode_video, asked)
+            digest = await self.offload_beside("decoding", digest_of_video, frames)
+            return await self._encode_once(
+                file, digest, lambda: self._encoder.encode_video(frames, digest, tokens_max)
+            )
+
+    async def _encode_once(
+        self, file: bytes, digest: bytes, encode: Callable[[], EncodedImage]
+    ) -> EncodedImage:
+        """Return what was decoded encoded, by the digests of its file and of its pixels."""
+        self._decoded += 1
+        self._cache.link(file, digest)
+        known = self._cache.of_pixels(digest)
+        if known is None and (under_way := self._in_work.get(digest)) is not None:
+            known = await asyncio.shield(under_way)
+        if known is not None:
+            self._cached += 1
+            return known
+        return await self._encode_new(digest, encode)
+
+    async def _encode_new(self, digest: bytes, encode: Callable[[], EncodedImage]) -> EncodedImage:
         """Encode pixels that nobody else has in work."""
         done: asyncio.Future[EncodedImage] = asyncio.get_running_loop().create_future()
         self._in_work[digest] = done
         try:
-            found = await self.offload(self._encoder.encode, pixels, digest)
+            found = await self.offload(encode)
         except BaseException as error:
             done.set_exception(
                 error if isinstance(error, Exception) else ImageRefused("its request was cancelled")
@@ -216,9 +267,15 @@ class Encoder(Actor):
         assert self._isolation is not None, "the actor is up"
         return decoded(self._isolation, data, pixels_of, ImageRefused, "image")
 
+    def _decode_video(self, asked: bytes) -> VideoFrames:
+        """Return the frames of a video, as `video_request` asks for them. Blocks."""
+        if self._video_isolation is None:
+            raise VideoRefused("the model takes no videos; expected an image")
+        return decoded(self._video_isolation, asked, frames_of, VideoRefused, "video")
+
     @receives
     def statistics(self, request: GetEncoderStatistics) -> EncoderStatistics:
-        """Return the counters of images, or of sounds, so far."""
+        """Return the counters of images and videos, or of sounds, so far."""
         hearing = self._hearing
         return EncoderStatistics(
             encoded=self._encoded if hearing is None else hearing.encoded,

@@ -13,7 +13,7 @@ from pageant.models.vision.processing import BYTES_MAX
 from pageant.protocol.encoding import ImagePart
 from pageant.protocol.errors import BadRequest
 
-__all__ = ["read_base64", "read_image", "read_url"]
+__all__ = ["read_base64", "read_data_url", "read_encoded", "read_image", "read_url"]
 
 _EXPECTED = "expected a data: URL such as data:image/png;base64,..."
 
@@ -24,32 +24,58 @@ def read_url(url: Any, place: str, parameter: str = "messages") -> ImagePart:
     Raises:
         BadRequest: another kind of URL, no base64, or too many bytes; names the place.
     """
+    _, text = read_data_url(url, place, _EXPECTED, parameter)
+    return read_encoded(text, place, parameter)
+
+
+def read_data_url(url: Any, place: str, expected: str, parameter: str) -> tuple[str, str]:
+    """Return the kind of a data: URL's content, such as "image/png", and its base64.
+
+    Raises:
+        BadRequest: another kind of URL, or no base64; names the place.
+    """
     if not isinstance(url, str):
-        raise BadRequest(f"{place} is a {type(url).__name__}; {_EXPECTED}", parameter)
+        raise BadRequest(f"{place} is a {type(url).__name__}; {expected}", parameter)
     kind, _, rest = url.partition(":")
     if kind.lower() != "data":
-        raise BadRequest(f"{place} is {url!r:.100}; {_EXPECTED}", parameter)
+        raise BadRequest(f"{place} is {url!r:.100}; {expected}", parameter)
     head, comma, data = rest.partition(",")
     if not comma or not head.lower().rstrip().endswith(";base64"):
-        raise BadRequest(f"{place} is a data: URL without base64; {_EXPECTED}", parameter)
-    return read_base64(data, place, parameter)
+        raise BadRequest(f"{place} is a data: URL without base64; {expected}", parameter)
+    return head.partition(";")[0].strip().lower(), data
 
 
-def read_base64(text: Any, place: str, parameter: str = "messages") -> ImagePart:
+def read_encoded(text: Any, place: str, parameter: str = "messages") -> ImagePart:
     """Return the image of an encoded file in base64.
 
     Raises:
         BadRequest: no base64, nothing, or too many bytes; names the place.
     """
+    return ImagePart(data=np.frombuffer(read_base64(text, place, parameter), np.uint8))
+
+
+def read_base64(
+    text: Any,
+    place: str,
+    parameter: str = "messages",
+    bytes_max: int = BYTES_MAX,
+    what: str = "an image",
+) -> bytes:
+    """Return what is in base64, at least one byte.
+
+    Raises:
+        BadRequest: no base64, nothing, or too many bytes; names the place.
+    """
     if not isinstance(text, str):
-        raise BadRequest(f"{place} is a {type(text).__name__}; expected an image in base64", parameter)
-    if len(text) > BYTES_MAX * 3 // 2:
-        raise _too_large(f"about {len(text) * 3 // 4}", place, parameter)
+        raise BadRequest(f"{place} is a {type(text).__name__}; expected {what} in base64", parameter)
+    if len(text) > bytes_max * 3 // 2:
+        raise _too_large(f"about {len(text) * 3 // 4}", place, parameter, bytes_max)
     try:
         data = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadRequest(f"{place} is no base64 ({error}); expected an image in it", parameter) from None
-    return _part(data, place, parameter)
+        raise BadRequest(f"{place} is no base64 ({error}); expected {what} in it", parameter) from None
+    _check_bytes(data, place, parameter, bytes_max, what)
+    return data
 
 
 def read_image(value: Any, place: str, parameter: str = "prompt") -> ImagePart:
@@ -101,12 +127,16 @@ def _as_png(image: Any, place: str, parameter: str) -> bytes:
 
 
 def _part(data: bytes, place: str, parameter: str) -> ImagePart:
-    if not data:
-        raise BadRequest(f"{place} has no bytes; expected an image", parameter)
-    if len(data) > BYTES_MAX:
-        raise _too_large(str(len(data)), place, parameter)
+    _check_bytes(data, place, parameter, BYTES_MAX, "an image")
     return ImagePart(data=np.frombuffer(data, np.uint8))
 
 
-def _too_large(size: str, place: str, parameter: str) -> BadRequest:
-    return BadRequest(f"{place} has {size} bytes; at most {BYTES_MAX} are taken", parameter)
+def _check_bytes(data: bytes, place: str, parameter: str, bytes_max: int, what: str) -> None:
+    if not data:
+        raise BadRequest(f"{place} has no bytes; expected {what}", parameter)
+    if len(data) > bytes_max:
+        raise _too_large(str(len(data)), place, parameter, bytes_max)
+
+
+def _too_large(size: str, place: str, parameter: str, bytes_max: int) -> BadRequest:
+    return BadRequest(f"{place} has {size} bytes; at most {bytes_max} are taken", parameter)

@@ -17,6 +17,8 @@ from pageant.actors.frontend.images import (
     check_placeholders,
     expand,
     images_of,
+    marks_of,
+    place_of,
     without_images,
 )
 from pageant.actors.frontend.marks import reasoning_marks
@@ -33,7 +35,7 @@ from pageant.actors.frontend.trials import Trials
 from pageant.actors.runtime import Actor
 from pageant.protocol.arrays import int32
 from pageant.protocol.embedding import PLACEHOLDER_TOKEN, PromptEmbeds, row_names
-from pageant.protocol.encoding import Encoded, EncodeImages, ImagePart
+from pageant.protocol.encoding import Encoded, EncodedImage, EncodeImages, ImagePart, VideoPart
 from pageant.protocol.errors import BadRequest, Unsupported
 from pageant.protocol.guiding import CompileGrammar, GrammarRefused
 from pageant.protocol.hearing import EncodeAudio, EncodedAudio, SpeechRules
@@ -135,25 +137,37 @@ class Preparation:
         text, token_ids = await self._tokenize(_bounded(prompt, params, max_model_len), "prompt")
         token_ids = truncated(token_ids, params, max_model_len)
         if (inputs := self._peers.model.images) is not None:
-            check_placeholders(token_ids, 0, inputs, "prompt")
+            check_placeholders(token_ids, (), inputs, "prompt")
         return text, token_ids, None
 
     async def _read_with_images(
-        self, prompt: PromptWithImages | TokenizeChat, images: tuple[ImagePart, ...], params: SamplingParams
+        self,
+        prompt: PromptWithImages | TokenizeChat,
+        images: tuple[ImagePart | VideoPart, ...],
+        params: SamplingParams,
     ) -> tuple[str | None, npt.NDArray[np.int32], PromptEmbeds | None]:
-        """Return the text of a prompt with images, its tokens, and what images are embedded as."""
+        """Return the text of a prompt with images or videos, its tokens, and what these are embedded as."""
         inputs, name = self._peers.model.images, "messages" if isinstance(prompt, TokenizeChat) else "prompt"
-        check_images(len(images), inputs, params, name)
+        check_images(images, inputs, params, name)
         assert inputs is not None, "checked above"
-        bare = without_images(prompt, inputs)
-        text, token_ids = await self._tokenize(_bounded(bare, params, self._peers.model.max_model_len), name)
-        check_placeholders(token_ids, len(images), inputs, name)  # before images cost anything
-        answer = await self._encoder.ask(EncodeImages(images=images), ENCODE_SECONDS)
+        bare, most = without_images(prompt, inputs), self._peers.model.max_model_len
+        text, token_ids = await self._tokenize(_bounded(bare, params, most), name)
+        check_placeholders(token_ids, images, inputs, name)  # before images cost anything
+        answer = await self._encoder.ask(EncodeImages(images=images, tokens_max=most - 1), ENCODE_SECONDS)
         if not isinstance(answer, Encoded):
-            where = f"image {answer.index + 1} of {len(images)}"
-            raise BadRequest(f"{name}: {where}: {answer.reason}", name)
-        token_ids, embeds = expand(token_ids, answer.images, inputs)
+            raise BadRequest(f"{name}: {place_of(images, answer.index)}: {answer.reason}", name)
+        marks = await self._tokenize_marks(answer.images, name)
+        token_ids, embeds = expand(token_ids, answer.images, inputs, marks)
         return text, token_ids, embeds
+
+    async def _tokenize_marks(
+        self, images: tuple[EncodedImage, ...], name: str
+    ) -> dict[str, npt.NDArray[np.int32]]:
+        """Return the tokens of texts that tell times within videos."""
+        found = {}
+        for mark in marks_of(images):
+            _, found[mark] = await self._tokenize(Tokenize(text=mark, add_special_tokens=False), name)
+        return found
 
     async def _read_with_audio(
         self, prompt: PromptWithAudio, params: SamplingParams

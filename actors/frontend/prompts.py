@@ -12,10 +12,11 @@ import numpy.typing as npt
 from pageant.actors.frontend.embeds import EmbeddedPrompt, read_embeds
 from pageant.actors.frontend.given_audio import PromptWithAudio, check_audio, read_sound
 from pageant.actors.frontend.given_images import read_image
+from pageant.actors.frontend.given_videos import read_videos
 from pageant.actors.frontend.images import PromptWithImages, check_images
 from pageant.protocol.arrays import int32
 from pageant.protocol.checks import check_encodable, check_integer, check_number, expected, to_builtin
-from pageant.protocol.encoding import ImageInputs, ImagePart
+from pageant.protocol.encoding import ImageInputs, ImagePart, VideoPart
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.hearing import AudioInputs, AudioPart
 from pageant.protocol.pooling import PooledModel
@@ -63,10 +64,13 @@ class Limits:
 
     @property
     def modalities(self) -> list[str]:
-        """Return what prompts may hold: text, image or audio."""
+        """Return what prompts may hold: text, image, video or audio."""
         if self.audio is not None:
             return ["audio"]
-        return ["text"] if self.images is None else ["text", "image"]
+        if self.images is None:
+            return ["text"]
+        kinds = {"image": self.images.most > 0, "video": self.images.video is not None}
+        return ["text", *(kind for kind, taken in kinds.items() if taken)]
 
 
 class RequestSettings(TypedDict, total=False):
@@ -170,7 +174,7 @@ def check_prompt(
             return _embedded(prompt, limits, params)
         images, sound = _media(prompt)
         if images or sound:
-            check_images(len(images), limits.images, params, "prompt")
+            check_images(images, limits.images, params, "prompt")
             check_audio(sound is not None, limits.audio, params)
             checked = _bare(prompt, limits, params)
             return PromptWithImages(checked, images) if sound is None else PromptWithAudio(checked, sound)
@@ -203,23 +207,23 @@ def salt_of(prompt: object) -> str | None:
     return prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
 
 
-def _media(prompt: Mapping[Any, Any]) -> tuple[tuple[ImagePart, ...], AudioPart | None]:
-    """Return the images or the sound of a prompt in vLLM's form, `image` and `audio` of `multi_modal_data`."""
+def _media(prompt: Mapping[Any, Any]) -> tuple[tuple[ImagePart | VideoPart, ...], AudioPart | None]:
+    """Return images and videos, or the sound, of a prompt in vLLM's form: those of `multi_modal_data`."""
     data = prompt.get("multi_modal_data")
     if not data:
         return (), None
-    if not isinstance(data, Mapping) or len(data) > 1 or set(data) - {"image", "audio"}:
+    if not isinstance(data, Mapping) or (set(data) != {"audio"} and set(data) - {"image", "video"}):
         found = list(data) if isinstance(data, Mapping) else type(data).__name__
         raise BadRequest(
-            f"multi_modal_data has {found!r:.200}; expected image, or audio alone: video is not taken",
-            "prompt",
+            f"multi_modal_data has {found!r:.200}; expected image and video, or audio alone", "prompt"
         )
     if (sound := data.get("audio")) is not None:
         sound = sound[0] if isinstance(sound, list) and len(sound) == 1 else sound
         return (), read_sound(sound, "multi_modal_data.audio")
     given = data.get("image")
     given = given if isinstance(given, list | tuple) else [] if given is None else [given]
-    return tuple(read_image(one, f"multi_modal_data.image[{index}]") for index, one in enumerate(given)), None
+    images = [read_image(one, f"multi_modal_data.image[{index}]") for index, one in enumerate(given)]
+    return (*images, *read_videos(data.get("video"), "multi_modal_data.video")), None
 
 
 def _bare(

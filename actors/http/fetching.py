@@ -1,4 +1,4 @@
-"""Images of requests by their addresses: fetched from domains that the operator allows, and turned into data: URLs.
+"""Images and videos of requests by their addresses: fetched from domains that the operator allows, as data: URLs.
 
 Who can make a server fetch can make it ask what only the server reaches. So nothing is fetched unless its domain is
 allowed; a name must not lead to a private address, and is looked up once, so that it cannot lead elsewhere when it is
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from pageant.models.vision.processing import BYTES_MAX
+from pageant.models.vision.video import VIDEO_BYTES_MAX
 from pageant.protocol.errors import BadRequest
 
 __all__ = ["MediaFetcher", "check_domains"]
@@ -28,7 +29,8 @@ AT_A_TIME = 8
 URLS_MAX = 64
 _HEAD_BYTES = 1 << 15
 _DOMAIN = re.compile(r"[a-z0-9.:_-]{1,253}")
-_KINDS = ("image_url", "input_image", "image")
+_KINDS = ("image_url", "input_image", "image", "video_url", "video")
+_VIDEO = "video_url"
 _ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -59,10 +61,10 @@ async def _resolve(host: str, port: int) -> list[str]:
 
 
 class MediaFetcher:
-    """Fetches images for requests.
+    """Fetches images and videos for requests.
 
     Args:
-        domains: names, or addresses as numbers, from which images are fetched.
+        domains: names, or addresses as numbers, from which they are fetched.
         resolve: looks a name up.
     """
 
@@ -71,12 +73,12 @@ class MediaFetcher:
         self._turns = asyncio.Semaphore(AT_A_TIME)
 
     async def inlined(self, body: bytes) -> bytes:
-        """Return a request's body with data: URLs in place of the addresses of images.
+        """Return a request's body with data: URLs in place of the addresses of images and videos.
 
         Raises:
             BadRequest: one of them is not allowed, or cannot be fetched.
         """
-        if not self._domains or b"://" not in body or b"image" not in body:
+        if not self._domains or b"://" not in body or not (b"image" in body or b"video" in body):
             return body
         try:
             request = msgspec.json.decode(body)
@@ -87,17 +89,19 @@ class MediaFetcher:
             return body
         if len(places) > URLS_MAX:
             raise BadRequest(
-                f"the request has {len(places)} addresses of images; at most {URLS_MAX}", "messages"
+                f"the request has {len(places)} addresses of images or videos; at most {URLS_MAX}", "messages"
             )
-        each = dict.fromkeys(str(holder[key]) for holder, key in places)
-        found = await asyncio.gather(*(self.fetch(url) for url in each))
+        each: dict[str, int] = {}
+        for holder, key, bytes_max in places:
+            each[str(holder[key])] = max(bytes_max, each.get(str(holder[key]), 0))
+        found = await asyncio.gather(*(self.fetch(url, bytes_max) for url, bytes_max in each.items()))
         fetched = dict(zip(each, found, strict=True))
-        for holder, key in places:
+        for holder, key, _ in places:
             holder[key] = fetched[str(holder[key])]
         return msgspec.json.encode(request)
 
-    async def fetch(self, url: str) -> str:
-        """Return the image of an address as a data: URL.
+    async def fetch(self, url: str, bytes_max: int = BYTES_MAX) -> str:
+        """Return the image or the video of an address, of at most so many bytes, as a data: URL.
 
         Raises:
             BadRequest: says why it was not fetched.
@@ -105,7 +109,7 @@ class MediaFetcher:
         target = self._target(url)
         try:
             async with self._turns, asyncio.timeout(FETCH_SECONDS):
-                data = await self._get(target, await self._address(target))
+                data = await self._get(target, await self._address(target), bytes_max)
         except TimeoutError:
             raise _refused(url, f"it took more than {FETCH_SECONDS:g} s") from None
         except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
@@ -139,7 +143,7 @@ class MediaFetcher:
             raise ValueError("its name leads to a private address" if private else "its name leads nowhere")
         return found[0]
 
-    async def _get(self, target: _Target, address: str) -> bytes:
+    async def _get(self, target: _Target, address: str, bytes_max: int) -> bytes:
         context = ssl.create_default_context() if target.scheme == "https" else None
         reader, writer = await asyncio.open_connection(
             address,
@@ -153,17 +157,17 @@ class MediaFetcher:
             host = f"[{target.host}]" if ":" in target.host else target.host
             host += "" if target.port == default else f":{target.port}"
             writer.write(
-                f"GET {target.path} HTTP/1.1\r\nHost: {host}\r\nAccept: image/*\r\nAccept-Encoding: identity\r\n"
-                "User-Agent: pageant\r\nConnection: close\r\n\r\n".encode()
+                f"GET {target.path} HTTP/1.1\r\nHost: {host}\r\nAccept: image/*, video/*\r\n"
+                "Accept-Encoding: identity\r\nUser-Agent: pageant\r\nConnection: close\r\n\r\n".encode()
             )
             await writer.drain()
-            return await _body(reader)
+            return await _body(reader, bytes_max)
         finally:
             writer.transport.abort()
 
 
-async def _body(reader: asyncio.StreamReader) -> bytes:
-    """Return the body of an answer; raises ValueError for one that is no image's, or too large."""
+async def _body(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
+    """Return the body of an answer; raises ValueError for one that cannot be read, or is too large."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     status = head[0].split(" ")[1:2]
     if status != ["200"]:
@@ -177,34 +181,34 @@ async def _body(reader: asyncio.StreamReader) -> bytes:
     if fields.get("content-encoding", "identity").lower() != "identity":
         raise ValueError(f"it comes as {fields['content-encoding']!r:.40}")
     if "chunked" in fields.get("transfer-encoding", "").lower():
-        return await _chunks(reader)
+        return await _chunks(reader, bytes_max)
     length = fields.get("content-length")
     if length is not None:
-        if not length.isdecimal() or int(length) > BYTES_MAX:
-            raise ValueError(f"it has {length:.20} bytes; at most {BYTES_MAX} are taken")
+        if not length.isdecimal() or int(length) > bytes_max:
+            raise ValueError(f"it has {length:.20} bytes; at most {bytes_max} are taken")
         return await reader.readexactly(int(length))
     data = bytearray()
     while piece := await reader.read(1 << 16):
-        _add(data, piece)
+        _add(data, piece, bytes_max)
     return bytes(data)
 
 
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
+async def _chunks(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
     data = bytearray()
     while True:
         size = int((await reader.readline()).split(b";")[0].strip() or b"x", 16)
-        if size > BYTES_MAX:
-            raise ValueError(f"it has more than {BYTES_MAX} bytes")
+        if size > bytes_max:
+            raise ValueError(f"it has more than {bytes_max} bytes")
         if not size:
             return bytes(data)
-        _add(data, await reader.readexactly(size))
+        _add(data, await reader.readexactly(size), bytes_max)
         await reader.readexactly(2)
 
 
-def _add(data: bytearray, piece: bytes) -> None:
+def _add(data: bytearray, piece: bytes, bytes_max: int) -> None:
     data += piece
-    if len(data) > BYTES_MAX:
-        raise ValueError(f"it has more than {BYTES_MAX} bytes")
+    if len(data) > bytes_max:
+        raise ValueError(f"it has more than {bytes_max} bytes")
 
 
 def _is_public(address: str) -> bool:
@@ -214,11 +218,11 @@ def _is_public(address: str) -> bool:
 
 
 def _refused(url: str, why: str) -> BadRequest:
-    return BadRequest(f"the image {url!r:.200} was not fetched: {why}", "messages")
+    return BadRequest(f"the address {url!r:.200} was not fetched: {why}", "messages")
 
 
-def _places(value: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield the mappings in a request that hold an image's address, with the key that it stands under."""
+def _places(value: Any) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """Yield mappings in a request that hold the address of an image or a video, with its key and its most bytes."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -230,11 +234,14 @@ def _places(value: Any) -> Iterator[tuple[dict[str, Any], str]]:
                     (one, "image_url"),
                     (one.get("image_url"), "url"),
                     (one.get("source"), "url"),
+                    (one, _VIDEO),
+                    (one.get(_VIDEO), "url"),
                 ):
                     if (
                         isinstance(holder, dict)
                         and isinstance(url := holder.get(key), str)
                         and _ADDRESS.match(url)
                     ):
-                        yield holder, key
+                        is_video = key == _VIDEO or holder is one.get(_VIDEO)
+                        yield holder, key, VIDEO_BYTES_MAX if is_video else BYTES_MAX
             waiting += one.values()

@@ -109,7 +109,7 @@ class HttpServer(Frontend):
             cache_scope: who shares cached prefixes: `all`, or each `tenant` apart, since times tell what others asked.
                 None is `tenant` where there are several keys.
             allowed_origins: web pages of these origins may call (`*` is all); without any, none may.
-            allowed_media_domains: images of requests are fetched from these; without any, none are.
+            allowed_media_domains: images and videos of requests are fetched from these; without any, none are.
             ssl_certfile, ssl_keyfile, ssl_keyfile_password, ssl_ca_certs: serve over TLS with these.
             tool_call_parser: how models write calls of tools: auto (by their chat templates), none, or one of
                 `parsers.formats.TOOL_FORMATS` or a plugin, or vLLM's name of it; or these by the models' names.

@@ -39,7 +39,7 @@ class Model(msgspec.Struct, kw_only=True):
     Attributes:
         root: its name too: paths are nobody's business.
         weight_version: what the weights are called that requests are computed with.
-        input_modalities: what prompts may hold: text, image or audio.
+        input_modalities: what prompts may hold: text, image, video or audio.
         loaded: whether requests are computed at once; a model that sleeps is loaded or woken first.
     """
 

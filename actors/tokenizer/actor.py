@@ -13,10 +13,11 @@ import msgspec
 
 from pageant.actors.runtime import Actor, ActorOptions, receives
 from pageant.actors.tokenizer.request_templates import Rendering, RequestTemplates
-from pageant.models.chat_images import ContentKinds, for_template, marked
+from pageant.models.chat_images import ContentKinds, Medium, for_template, marked
 from pageant.models.chat_template import ChatTemplateError, ChatTemplateFailed
 from pageant.models.tokenization import Tokenization
 from pageant.protocol.arrays import int32
+from pageant.protocol.encoding import ImagePart, VideoPart
 from pageant.protocol.roles import TOKENIZER, Feature
 from pageant.protocol.tokenizing import (
     ChatMessage,
@@ -136,7 +137,9 @@ class Tokenizer(Actor):
     async def tokenize_chat(self, request: TokenizeChat) -> Tokenized | NotTokenized:
         """Return a conversation's token ids, as the checkpoint's template renders it."""
         if request.placeholder is None and any(message.parts for message in request.messages):
-            return NotTokenized(reason="messages has images; expected texts alone here", parameter="messages")
+            return NotTokenized(
+                reason="messages has images or videos; expected texts alone here", parameter="messages"
+            )
         if request.chat_template is not None and self._request_templates is None:
             self._request_templates = RequestTemplates(self._tokenization.special_tokens)
         try:
@@ -154,7 +157,7 @@ class Tokenizer(Actor):
             return _without_tokenizer()
         text = self.prepare(text)
         if request.placeholder is not None and request.around:
-            mark = self._mark(request)
+            mark = self._mark(request.placeholder)
             text = text.replace(mark, f"{request.around}{mark}{request.around}")
         if (most := request.tokens_max) is not None:
             longest = self._tokenization.token_length_max
@@ -177,22 +180,25 @@ class Tokenizer(Actor):
         tools = msgspec.json.decode(request.tools) if request.tools is not None else None
         messages: list[Mapping[str, Any]] = [_for_template(message) for message in request.messages]
         if request.chat_template is not None:
-            messages = [*for_template(messages, ContentKinds(lists=True), self._mark(request))]
+            messages = [*for_template(messages, ContentKinds(lists=True), self._marks(request))]
             return self._render_by(request.chat_template, request, messages, tools)
         fit = self._tokenization.fit_chat(messages, with_tools=tools is not None)
         return self._tokenization.render_chat(
-            for_template(fit, self._tokenization.content_kinds, self._mark(request)),
+            for_template(fit, self._tokenization.content_kinds, self._marks(request)),
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             tools=tools,
             template_kwargs=msgspec.json.decode(request.template_kwargs or "{}"),
         )
 
-    def _mark(self, request: Tokenize | TokenizeChat) -> str:
-        """Return the text of the token that stands for an image; empty where there is none."""
-        if request.placeholder is None:
-            return ""
-        return self._tokenization.id_to_token(request.placeholder) or ""
+    def _marks(self, request: TokenizeChat) -> dict[Medium, str]:
+        """Return the texts of the tokens that stand for images and videos."""
+        found = {Medium.IMAGE: request.placeholder, Medium.VIDEO: request.video_placeholder}
+        return {medium: self._mark(token) for medium, token in found.items()}
+
+    def _mark(self, token: int | None) -> str:
+        """Return the text of a token that stands for an image or a video; empty where there is none."""
+        return "" if token is None else self._tokenization.id_to_token(token) or ""
 
     def _render_by(
         self, template: str, request: TokenizeChat, messages: list[Mapping[str, Any]], tools: Any
@@ -264,13 +270,17 @@ def _for_template(message: ChatMessage) -> dict[str, Any]:
         if value is not None and field not in ("tool_calls", "parts")
     }
     if message.parts:
-        turn["content"] = marked([part if isinstance(part, str) else None for part in message.parts])
+        turn["content"] = marked([part if isinstance(part, str) else _medium(part) for part in message.parts])
     if message.tool_calls:
         turn["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _data(call)}}
             for call in message.tool_calls
         ]
     return turn
+
+
+def _medium(part: ImagePart | VideoPart) -> Medium:
+    return Medium.VIDEO if isinstance(part, VideoPart) else Medium.IMAGE
 
 
 def _data(call: ToolCall) -> Any:

@@ -6,19 +6,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pageant.models.checkpoint import Checkpoint
-from pageant.models.config import Config, read_json
+from pageant.models.config import Config
+from pageant.models.vision.preprocessors import (
+    BICUBIC,
+    BILINEAR,
+    CLIP_MEAN,
+    CLIP_STD,
+    HALVES,
+    common,
+    preprocessor,
+)
 from pageant.models.vision.processing import Processing, Size
+from pageant.models.vision.video_families import VideoSpec, video_preprocessor, video_spec
 
 __all__ = ["ImageTokens", "VisionSpec", "read_vision"]
-
-_CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_HALVES = (0.5, 0.5, 0.5)
-_BILINEAR, _BICUBIC = 2, 3
-_FILES = ("preprocessor_config.json", "processor_config.json")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class VisionSpec:
         frames: equal frames of which patches are made.
         layers_added: layers whose outputs images are added to (deepstack).
         whole: tokens of an image attend to each other both ways.
+        video: how the model sees videos; None where it sees none.
     """
 
     family: str
@@ -64,6 +69,7 @@ class VisionSpec:
     frames: int = 1
     layers_added: int = 0
     whole: bool = False
+    video: VideoSpec | None = None
 
 
 def read_vision(checkpoint: Checkpoint) -> VisionSpec | None:
@@ -76,46 +82,12 @@ def read_vision(checkpoint: Checkpoint) -> VisionSpec | None:
         return None
     config = Config(checkpoint.config, checkpoint.path / "config.json")
     reader = _READERS.get(checkpoint.architecture.name)
-    return None if reader is None else reader(config, _preprocessor(checkpoint))
-
-
-def _preprocessor(checkpoint: Checkpoint) -> Config:
-    """Return the configuration of the image processor; an empty one where the checkpoint has none."""
-    for name in _FILES:
-        path = checkpoint.path / name
-        if path.is_file():
-            values = read_json(path)
-            section = values.get("image_processor", values)
-            if name == _FILES[0] or "image_processor" in values:
-                return Config(section if isinstance(section, dict) else values, path)
-    return Config({}, checkpoint.path / _FILES[0])
-
-
-def _triple(config: Config, key: str, default: tuple[float, float, float]) -> tuple[float, float, float]:
-    found = config.values.get(key)
-    if found is None:
-        return default
-    if (
-        not isinstance(found, list)
-        or len(found) != 3
-        or not all(isinstance(one, int | float) for one in found)
-    ):
-        raise config.wrong(key, found, "three numbers, one for each channel")
-    return float(found[0]), float(found[1]), float(found[2])
-
-
-def _common(
-    config: Config, resample: int, mean: tuple[float, float, float], std: tuple[float, float, float]
-) -> dict[str, Any]:
-    """Return what all kinds of processing have."""
-    for switch in ("do_resize", "do_rescale", "do_normalize"):
-        config.refuse(switch, True, "Images are always resized and normalised.")
-    return {
-        "resample": config.count("resample", resample, minimum=0),
-        "scale": config.number("rescale_factor", 1 / 255),
-        "mean": _triple(config, "image_mean", mean),
-        "std": _triple(config, "image_std", std),
-    }
+    if reader is None:
+        return None
+    spec = reader(config, preprocessor(checkpoint))
+    if not spec.patch:
+        return spec
+    return replace(spec, video=video_spec(spec.family, config, video_preprocessor(checkpoint)))
 
 
 def _edges(config: Config, key: str, default: int) -> Size:
@@ -141,7 +113,7 @@ def _llava(config: Config, images: Config) -> VisionSpec:
     if max(crop) > shortest:
         raise images.wrong("crop_size", crop, f"at most {shortest}, the shorter edge")
     processing = Processing(
-        kind="crop", shortest=shortest, size=crop, **_common(images, _BICUBIC, _CLIP_MEAN, _CLIP_STD)
+        kind="crop", shortest=shortest, size=crop, **common(images, BICUBIC, CLIP_MEAN, CLIP_STD)
     )
     strategy = config.text("vision_feature_select_strategy", "default")
     has_class = vision.text("model_type", "clip_vision_model") == "clip_vision_model"
@@ -176,7 +148,7 @@ def _pixtral(config: Config, images: Config, merge: int) -> VisionSpec:
     multiple = _edges(images, "patch_size", patch)[0]
     factor = multiple if multiple % (patch * merge) == 0 else patch * merge
     processing = Processing(
-        kind="longest", multiple=factor, most=longest, **_common(images, _BICUBIC, _CLIP_MEAN, _CLIP_STD)
+        kind="longest", multiple=factor, most=longest, **common(images, BICUBIC, CLIP_MEAN, CLIP_STD)
     )
     token = _image_token(config)
     row_end, end = config.count("image_break_token_id", 12), config.count("image_end_token_id", 13)
@@ -206,7 +178,7 @@ def _gemma3(config: Config, images: Config) -> VisionSpec:
     processing = Processing(
         kind="fixed",
         size=(size.count("width", edge), size.count("height", edge)),
-        **_common(images, _BILINEAR, _HALVES, _HALVES),
+        **common(images, BILINEAR, HALVES, HALVES),
     )
     if processing.size != (edge, edge):
         raise size.wrong("height", list(processing.size), f"{edge} by {edge}, of vision_config")
@@ -237,7 +209,7 @@ def _qwen(name: str) -> Callable[[Config, Config], VisionSpec]:
             multiple=patch * merge,
             least=images.count("min_pixels", size.count("shortest_edge", 56 * 56)),
             most=images.count("max_pixels", size.count("longest_edge", 28 * 28 * 1280)),
-            **_common(images, _BICUBIC, *((_HALVES, _HALVES) if is_third else (_CLIP_MEAN, _CLIP_STD))),
+            **common(images, BICUBIC, *((HALVES, HALVES) if is_third else (CLIP_MEAN, CLIP_STD))),
         )
         token = config.count("image_token_id", minimum=0)
 

@@ -21,10 +21,12 @@ __all__ = [
     "BYTES_MAX",
     "PIXELS_MAX",
     "ImageRefused",
+    "Pixels",
     "Processing",
     "Size",
     "decode",
     "normalised",
+    "open_rgb",
 ]
 
 PIXELS_MAX = 50_000_000
@@ -91,7 +93,7 @@ class Processing(msgspec.Struct, frozen=True, kw_only=True):
         elif self.kind == "fixed":
             width, height = self.size
         elif self.kind == "area":
-            width, height = self._by_area(width, height)
+            width, height = self.fit_area(width, height)
         else:
             width, height = self._by_longest(width, height)
         if width * height > RESIZED_MAX:
@@ -100,7 +102,8 @@ class Processing(msgspec.Struct, frozen=True, kw_only=True):
             )
         return width, height
 
-    def _by_area(self, width: int, height: int) -> Size:
+    def fit_area(self, width: int, height: int) -> Size:
+        """Return the size of the kind `area`: the aspect is kept within bounds of the area."""
         factor = self.multiple
         found = round(width / factor) * factor, round(height / factor) * factor
         if found[0] * found[1] > self.most:
@@ -129,14 +132,7 @@ def decode(data: bytes, processing: Processing) -> Pixels:
     Raises:
         ImageRefused: no image, a damaged, animated or too large one.
     """
-    image = _opened(data)
-    try:
-        image.load()
-        image = _as_rgb(_upright(image))
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError, OverflowError, MemoryError) as error:
-        raise ImageRefused(
-            f"the image is damaged or cut short ({error!s:.200}); expected a whole one"
-        ) from None
+    image = open_rgb(data)
     size = processing.resized(image.size)
     if size != image.size:
         image = image.resize(size, resample=processing.resample)
@@ -146,6 +142,22 @@ def decode(data: bytes, processing: Processing) -> Pixels:
         left, top = (size[0] - width) // 2, (size[1] - height) // 2
         pixels = pixels[top : top + height, left : left + width]
     return np.ascontiguousarray(pixels)
+
+
+def open_rgb(data: bytes) -> Image:
+    """Return an encoded image upright, in red, green and blue.
+
+    Raises:
+        ImageRefused: see `decode`.
+    """
+    image = _opened(data)
+    try:
+        image.load()
+        return _as_rgb(_upright(image))
+    except (OSError, ValueError, SyntaxError, EOFError, IndexError, OverflowError, MemoryError) as error:
+        raise ImageRefused(
+            f"the image is damaged or cut short ({error!s:.200}); expected a whole one"
+        ) from None
 
 
 def _opened(data: bytes) -> Image:

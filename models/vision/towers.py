@@ -47,16 +47,38 @@ class VisionTower:
         The width is the hidden size, times one more than the layers that images are added to.
         """
         values = torch.from_numpy(normalised(pixels, self.spec.processing))
-        given: dict[str, Any] = {}
         height, width = values.shape[1:]
         if self.spec.patch:
-            patch = self.spec.patch
-            values = _patches(values, patch, self.spec.merge, self.spec.frames)
-            given["image_grid_thw"] = torch.tensor([[1, height // patch, width // patch]], device=self.device)
-        else:
-            values = values[None]
-            if self.spec.processing.kind == "longest":
-                given["image_sizes"] = torch.tensor([[height, width]], device=self.device)
+            return self._encode_patches(values.expand(self.spec.frames, -1, -1, -1))
+        given: dict[str, Any] = {}
+        if self.spec.processing.kind == "longest":
+            given["image_sizes"] = torch.tensor([[height, width]], device=self.device)
+        return self._encode(values[None], given)
+
+    @torch.inference_mode()
+    def encode_video(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Return the embeddings of a video's frames [frames, height, width, 3], as `encode` does of an image's.
+
+        The last frame is repeated to fill a patch in time.
+        """
+        assert self.spec.video is not None, "the model sees videos"
+        processing = self.spec.video.processing
+        count, height, width, _ = pixels.shape
+        padded = -(-count // processing.step) * processing.step
+        values = torch.empty((padded, 3, height, width))
+        for index in range(padded):  # one at a time: the arithmetic takes several times a frame's memory
+            values[index] = torch.from_numpy(normalised(pixels[min(index, count - 1)], processing.frame))
+        return self._encode_patches(values)
+
+    def _encode_patches(self, values: Tensor) -> npt.NDArray[np.float32]:
+        """Return the embeddings of frames [frames, 3, height, width], which fill patches in time."""
+        frames, _, height, width = values.shape
+        patch, step = self.spec.patch, self.spec.frames
+        grid = torch.tensor([[frames // step, height // patch, width // patch]], device=self.device)
+        patches = _patches(values, patch, self.spec.merge, step)
+        return self._encode(patches, {"image_grid_thw": grid})
+
+    def _encode(self, values: Tensor, given: dict[str, Any]) -> npt.NDArray[np.float32]:
         values = values.to(device=self.device, dtype=self.dtype)
         found = self._model.get_image_features(pixel_values=values, **given)
         rows = [_joined(found.pooler_output)]
@@ -76,16 +98,18 @@ def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
     return whole.flatten(0, -2)
 
 
-def _patches(values: Tensor, patch: int, merge: int, frames: int) -> Tensor:
-    """Return patches of an image [3, height, width] as rows, those of one token next to each other.
+def _patches(values: Tensor, patch: int, merge: int, step: int) -> Tensor:
+    """Return patches of frames [frames, 3, height, width] as rows, those of one token next to each other.
 
-    Each row is [3 * frames * patch * patch]: an image is as many equal frames.
+    Each row is [3 * step * patch * patch], of so many frames.
     """
-    channels, height, width = values.shape
+    frames, channels, height, width = values.shape
     rows, columns = height // patch, width // patch
-    split = values.view(channels, rows // merge, merge, patch, columns // merge, merge, patch)
-    ordered = split.permute(1, 4, 2, 5, 0, 3, 6).unsqueeze(5).expand(-1, -1, -1, -1, -1, frames, -1, -1)
-    return ordered.reshape(rows * columns, channels * frames * patch * patch)
+    split = values.reshape(
+        frames // step, step, channels, rows // merge, merge, patch, columns // merge, merge, patch
+    )
+    ordered = split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
+    return ordered.reshape(frames // step * rows * columns, channels * step * patch * patch)
 
 
 def _without_decoder(checkpoint: Checkpoint, spec: VisionSpec) -> Any:

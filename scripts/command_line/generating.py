@@ -148,7 +148,9 @@ def serve(
     ] = None,
     allowed_media_domains: Annotated[
         list[str] | None,
-        typer.Option(help="Fetch images of requests from this domain; may be given several times."),
+        typer.Option(
+            help="Fetch images and videos of requests from this domain; may be given several times."
+        ),
     ] = None,
     ssl_certfile: Annotated[str | None, typer.Option(help="Serve over TLS with this certificate.")] = None,
     ssl_keyfile: Annotated[str | None, typer.Option(help="And this key.")] = None,

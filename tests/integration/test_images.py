@@ -214,8 +214,10 @@ def test_other_bad_input_is_refused_and_disturbs_nobody(llm, llava):
     ):
         with pytest.raises(BadRequest, match=message):
             llm.generate(prompt([5, IMAGE], [value]), BRIEF)
-    with pytest.raises(BadRequest, match="video is not taken"):
-        llm.generate({"prompt_token_ids": [5], "multi_modal_data": {"video": picture}}, BRIEF)
+    with pytest.raises(BadRequest, match="a video; this model takes texts and images alone"):
+        llm.generate({"prompt_token_ids": [5], "multi_modal_data": {"video": [picture]}}, BRIEF)
+    with pytest.raises(BadRequest, match="expected image and video, or audio alone"):
+        llm.generate({"prompt_token_ids": [5], "multi_modal_data": {"tree": picture}}, BRIEF)
     (output,) = llm.generate(prompt([5, IMAGE], [picture]), BRIEF)
     assert output.outputs[0].token_ids == llava.greedy([5, IMAGE], [picture], 4)
 
@@ -247,7 +249,7 @@ def test_what_is_not_there_yet_is_refused_by_name(llava, tmp_path):
         TopologyError, match=r"max_num_batched_tokens.*expected at least 7: .* 4 tokens, beside 3"
     ):
         pageant.LLM(gemma.path, max_num_batched_tokens=6, max_num_seqs=4, **ENGINE)
-    with pytest.raises(TopologyError, match=r"limit_mm_per_prompt\.video.*images alone are taken"):
+    with pytest.raises(TopologyError, match=r"limit_mm_per_prompt\.video.*the model takes no videos"):
         pageant.LLM(llava.path, limit_mm_per_prompt={"video": 1}, **ENGINE)
     with pageant.LLM(llava.path, limit_mm_per_prompt={"image": 0}, num_blocks=32, **ENGINE) as llm:
         (output,) = llm.generate([5, 9, 7], BRIEF)

@@ -28,21 +28,27 @@ SPECIAL = {ROW_END: "<row>", IMAGE: "<image>", VIDEO: "<video>", BEGIN: "<begin>
 SMALL = {"placement": "one", "progress": False, "threads": 1, "dtype": "float32", "num_blocks": 200}
 
 
+def add_tokenizer(folder: Path, template: str) -> PreTrainedTokenizerFast:
+    """Give a checkpoint a tokenizer of bytes and a chat template."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:249]
+    vocab = {byte: number for number, byte in enumerate(alphabet)}
+    vocab |= {text: number for number, text in SPECIAL.items()}
+    made = Tokenizer(models.BPE(vocab, [], unk_token=None))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL.values()]})
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
 class Chatting(Seeing):
     """A LLaVA with a tokenizer of bytes and a chat template."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__("llava", folder)
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())[:249]
-        vocab = {byte: number for number, byte in enumerate(alphabet)}
-        vocab |= {text: number for number, text in SPECIAL.items()}
-        tokenizer = Tokenizer(models.BPE(vocab, [], unk_token=None))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-        self.tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL.values()]})
-        self.tokenizer.chat_template = TEMPLATE
-        self.tokenizer.save_pretrained(self.path)
+        self.tokenizer = add_tokenizer(self.path, TEMPLATE)
 
     def said(self, text, pictures, count):
         """Return what follows a prompt in which `<image>` stands for an image."""

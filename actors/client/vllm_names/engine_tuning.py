@@ -9,7 +9,7 @@ from pageant.actors.client.vllm_names.rows import Form, flag, no_effect, not_yet
 
 __all__ = ["ADAPTERS", "KERNELS", "LOADING", "MULTIMODAL", "OLDER"]
 
-NO_MEDIA = "images and sounds are processed as the checkpoint says; video is refused"
+NO_MEDIA = "images, videos and sounds are processed as the checkpoint says"
 NO_KERNELS = "it chooses how results are computed, not which; `kernels` is the choice here"
 NO_MAMBA = "no model with state-space or linear-attention layers is served"
 HUB = "files are read as they are found; the Hugging Face Hub's own client downloads them"
@@ -84,17 +84,19 @@ ADAPTERS = (
 )
 
 MULTIMODAL = (
-    not_yet("language_model_only", False, "images have a limit", "use limit_mm_per_prompt {'image': 0}"),
-    same("limit_mm_per_prompt", "images of one prompt, 32 by default; other kinds are 0"),
+    not_yet(
+        "language_model_only", False, "images and videos have limits", "use limit_mm_per_prompt {'image': 0}"
+    ),
+    same("limit_mm_per_prompt", "images (32 by default) and videos (4) of one prompt"),
     no_effect("allowed_local_media_path", "no file is read for a request"),
     same(
         "allowed_media_domains",
-        "images of requests over HTTP are fetched from these; none else",
+        "images and videos of requests over HTTP are fetched from these; none else",
         form=Form.MANY,
     ),
-    not_yet("enable_mm_embeds", False, "images come as pixels"),
+    not_yet("enable_mm_embeds", False, "images and videos come as pixels"),
     flag(no_effect("interleave_mm_strings", NO_MEDIA)),
-    no_effect("media_io_kwargs", NO_MEDIA),
+    no_effect("media_io_kwargs", "a video's part may have an `fps`; all else is as the checkpoint says"),
     no_effect("mm_processor_kwargs", NO_MEDIA),
     no_effect("mm_processor_cache_gb", "`image_cache_memory` bounds what is kept of images"),
     no_effect("mm_processor_cache_type", NO_MEDIA),

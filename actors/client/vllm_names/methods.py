@@ -70,7 +70,7 @@ PARAMETERS: dict[str, Row] = table(
     same("chat_template_kwargs", "further variables of the template"),
     not_yet("request", None, "weights come from a checkpoint's folder", "use update_weights(path)"),
     not_yet("tokenization_kwargs", (), "a tokenizer adds the special tokens that its checkpoint asks for"),
-    no_effect("mm_processor_kwargs", "images are processed as the checkpoint says"),
+    no_effect("mm_processor_kwargs", "images and videos are processed as the checkpoint says"),
     no_effect("concurrency_limit", "beams share the batch with everything else"),
     no_effect("arrival_time", "requests are timed when they come"),
     renamed("trace_headers", "traceparent", "of these headers"),

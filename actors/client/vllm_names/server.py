@@ -85,7 +85,11 @@ ANSWERING = (
         neutral=("auto", "string", "openai"),
     ),
     flag(same("trust_request_chat_template", "requests' templates are rendered in a process of their own")),
-    flag(no_effect("trust_request_mm_kwargs", "no processor takes options of a request; video is refused")),
+    flag(
+        no_effect(
+            "trust_request_mm_kwargs", "no processor takes options of a request, but an `fps` of a video"
+        )
+    ),
     same("default_chat_template_kwargs", "where a request does not set them"),
     not_yet("response_role", "assistant", "answers are the assistant's"),
     flag(same("return_tokens_as_token_ids", "unless a request says otherwise")),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pageant.actors.frontend.given_images import read_base64, read_url
+from pageant.actors.frontend.given_images import read_encoded, read_url
 from pageant.actors.http.chat.turns import (
     CalledFunction,
     CalledTool,
@@ -78,7 +78,7 @@ class Block(msgspec.Struct, kw_only=True):
         where, source = f"{place}.source", self.source if isinstance(self.source, dict) else {}
         kind = source.get("type")
         if kind == "base64":
-            image = read_base64(source.get("data"), f"{where}.data")
+            image = read_encoded(source.get("data"), f"{where}.data")
         elif kind == "url":
             image = read_url(source.get("url"), f"{where}.url")
         else:

@@ -8,22 +8,26 @@ from typing import Any
 import msgspec
 
 from pageant.actors.frontend.given_images import read_image, read_url
-from pageant.protocol.encoding import ImagePart
+from pageant.actors.frontend.given_videos import read_video, read_video_url
+from pageant.protocol.encoding import ImagePart, VideoPart
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.tokenizing import ChatMessage, ToolCall
 
 TEXT_PARTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 IMAGE_PARTS = ("image_url", "input_image", "image")
 """Types of images: OpenAI's in chats and in responses, and the library's own."""
-_SPOKEN = (*TEXT_PARTS, *IMAGE_PARTS, "refusal", "thinking")
+VIDEO_PARTS = ("video_url", "video")
+"""Types of videos: vLLM's, and the library's own."""
+_SPOKEN = (*TEXT_PARTS, *IMAGE_PARTS, *VIDEO_PARTS, "refusal", "thinking")
 MEDIA = ("image", "audio", "video", "file", "document", "computer_screenshot")
 """What a part's type begins with, perhaps after `input_`, that is refused: passed over, it would be missed."""
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
-    """A part of a message's content: text, an image, what the model thought or refused, or what is refused by its type.
+    """A part of a message's content: text, an image, a video, what the model thought or refused, or what is refused.
 
-    An image is in `image_url` (OpenAI's, a URL or an object with one) or in `image` (the library's own).
+    An image is in `image_url` (OpenAI's, a URL or an object with one) or in `image` (the library's own). A video is in
+    `video_url` or `video` likewise, with an `fps` beside or within it: frames a second that the model sees.
 
     `cache_control`, a mark for Anthropic's API, is not needed: all is cached.
     """
@@ -37,6 +41,9 @@ class ContentPart(msgspec.Struct, kw_only=True):
     logprobs: Any = None
     image_url: Any = None
     image: Any = None
+    video_url: Any = None
+    video: Any = None
+    fps: Any = None
     detail: Any = None
     file_id: Any = None
 
@@ -56,7 +63,7 @@ class ContentPart(msgspec.Struct, kw_only=True):
         """Return the part's text; None where it has none that a model could be told.
 
         Raises:
-            BadRequest: an image, a sound or a file, or a text that is missing.
+            BadRequest: an image, a video, a sound or a file, or a text that is missing.
         """
         check_medium(self.type, place, parameter)
         if self.type in TEXT_PARTS and self.text is None:
@@ -68,12 +75,19 @@ class ContentPart(msgspec.Struct, kw_only=True):
         """Tell whether the part is an image."""
         return self.type in IMAGE_PARTS
 
-    def seen(self, place: str, parameter: str = "messages") -> ImagePart:
-        """Return the image that the part is.
+    @property
+    def is_seen(self) -> bool:
+        """Tell whether the part is an image or a video."""
+        return self.type in (*IMAGE_PARTS, *VIDEO_PARTS)
+
+    def seen(self, place: str, parameter: str = "messages") -> ImagePart | VideoPart:
+        """Return the image or the video that the part is.
 
         Raises:
-            BadRequest: the image is missing, or cannot be taken as it is.
+            BadRequest: it is missing, or cannot be taken as it is.
         """
+        if not self.is_image:
+            return self._video(place, parameter)
         if self.image is not None:
             return read_image(self.image, f"{place}.image", parameter)
         url = self.image_url
@@ -86,6 +100,17 @@ class ContentPart(msgspec.Struct, kw_only=True):
         if url is None:
             raise BadRequest(f"{place} has no image_url", parameter)
         return read_url(url, f"{place}.image_url", parameter)
+
+    def _video(self, place: str, parameter: str) -> VideoPart:
+        if self.video is not None:
+            return read_video(self.video, f"{place}.video", self.fps, parameter)
+        url, where, fps = self.video_url, f"{place}.video_url", self.fps
+        if isinstance(url, dict):
+            fps = url.get("fps", fps)
+            url, where = url.get("url"), f"{where}.url"
+        if url is None:
+            raise BadRequest(f"{place} has no video_url", parameter)
+        return read_video_url(url, where, fps, parameter)
 
 
 def merged(parts: Iterable[str | ContentPart]) -> str | tuple[str | ContentPart, ...]:
@@ -105,8 +130,8 @@ def check_medium(kind: str, place: str, parameter: str) -> None:
     """Refuse the types of parts that are images, sounds or files, where only a text is taken."""
     if kind.removeprefix("input_").startswith(MEDIA):
         raise BadRequest(
-            f"{place}.type is {kind!r:.80}; expected 'text': audio, video and files are not taken, and images in "
-            "messages and results of tools alone",
+            f"{place}.type is {kind!r:.80}; expected 'text': audio and files are not taken, images in messages and "
+            "results of tools alone, and videos in chats alone",
             parameter,
         )
 
@@ -175,34 +200,34 @@ class Turn(msgspec.Struct, kw_only=True):
     def text(self, place: str) -> str | None:
         """Return the content's text, of several parts with a line for each to begin on.
 
-        Images are left out.
+        Images and videos are left out.
 
         Raises:
-            BadRequest: a part is neither a text nor an image.
+            BadRequest: a part is neither a text nor an image or a video.
         """
         if self.content is None or isinstance(self.content, str):
             return self.content if self.content is not None else self.refusal
         texts = [
             part if isinstance(part, str) else part.said(f"{place}.content[{index}]")
             for index, part in enumerate(self.content)
-            if isinstance(part, str) or not part.is_image
+            if isinstance(part, str) or not part.is_seen
         ]
         return "\n".join(text for text in texts if text is not None)
 
-    def parts(self, place: str) -> tuple[str | ImagePart, ...]:
-        """Return texts and images of the content, in order; nothing where it has no image.
+    def parts(self, place: str) -> tuple[str | ImagePart | VideoPart, ...]:
+        """Return texts, images and videos of the content, in order; nothing where it has texts alone.
 
         Raises:
-            BadRequest: an image cannot be taken as it is.
+            BadRequest: an image or a video cannot be taken as it is.
         """
         if not isinstance(self.content, tuple):
             return ()
-        if not any(isinstance(part, ContentPart) and part.is_image for part in self.content):
+        if not any(isinstance(part, ContentPart) and part.is_seen for part in self.content):
             return ()
-        found: list[str | ImagePart] = []
+        found: list[str | ImagePart | VideoPart] = []
         for index, part in enumerate(self.content):
             where = f"{place}.content[{index}]"
-            if isinstance(part, ContentPart) and part.is_image:
+            if isinstance(part, ContentPart) and part.is_seen:
                 found.append(part.seen(where))
             elif said := part if isinstance(part, str) else part.said(where):
                 found.append(said)
@@ -260,5 +285,5 @@ def says_nothing(part: ContentPart) -> bool:
         part.text is None
         and part.refusal is None
         and part.thinking is None
-        and part.type not in (*TEXT_PARTS, *IMAGE_PARTS)
+        and part.type not in (*TEXT_PARTS, *IMAGE_PARTS, *VIDEO_PARTS)
     )

@@ -72,12 +72,10 @@ def test_what_is_asked_of_structured_outputs_is_not_passed_over():
 
 
 def test_parts_that_are_no_text_are_refused_by_their_kind():
-    parts = [{"type": "text", "text": "a"}, {"type": "video_url", "video_url": {"url": "data:,"}}]
+    parts = [{"type": "text", "text": "a"}, {"type": "file", "file": {"file_data": "data:,"}}]
     body = {"messages": [{"role": "user", "content": parts}]}
     asked, _ = read(json.dumps(body).encode(), ChatRequest)
-    with pytest.raises(
-        BadRequest, match=r"messages\[0\]\.content\[1\]\.type is 'video_url'; expected 'text'"
-    ):
+    with pytest.raises(BadRequest, match=r"messages\[0\]\.content\[1\]\.type is 'file'; expected 'text'"):
         asked.conversation()
 
 

@@ -77,7 +77,7 @@ def test_a_custom_tools_call_is_that_of_a_function_with_a_text():
     assert json.loads(turn.tool_calls[0].arguments) == {"input": 'a "b"'}
 
 
-@pytest.mark.parametrize("kind", ["input_audio", "video_url", "file", "document"])
+@pytest.mark.parametrize("kind", ["input_audio", "input_video", "file", "document"])
 @pytest.mark.parametrize("role", ["user", "tool", "assistant"])
 def test_sounds_and_files_are_refused_with_their_place(kind, role):
     content = ["a", {"type": "text", "text": "b"}, {"type": kind, kind: {}}]
