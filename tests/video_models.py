@@ -60,10 +60,11 @@ class Watching(Seeing):
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(name, folder)
-        self.edge = 16 if name == "qwen3_vl" else 14
+        self.has_marks = name.startswith("qwen3")
+        self.edge = 16 if self.has_marks else 14
         area = (2 * self.edge) ** 2
         size = {"shortest_edge": 4 * area, "longest_edge": 6 * area}
-        if name == "qwen3_vl":
+        if self.has_marks:
             size = {key: 4 * value for key, value in size.items()}  # of all frames
         written = {
             "size": size,
@@ -143,7 +144,7 @@ class Watching(Seeing):
                 rows = shown["image_grid_thw"][seen].tolist()
                 grid(IMAGE, [1, rows[1] // 2, rows[2] // 2], 1)
                 seen += 1
-            elif self.name == "qwen3_vl" and list(token_ids[place : place + 3]) == [BEGIN, VIDEO, END]:
+            elif self.has_marks and list(token_ids[place : place + 3]) == [BEGIN, VIDEO, END]:
                 frames, (steps, height, width) = videos[watched], patches[watched][1]
                 times = [*frames.seconds.tolist(), frames.seconds[-1]]
                 for step in range(steps):

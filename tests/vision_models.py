@@ -123,6 +123,27 @@ def _qwen3() -> Any:
     )
 
 
+def _qwen3_5() -> Any:
+    """Return a model three of whose four layers are recurrent."""
+    tower = {"hidden_size": 32, "intermediate_size": 48, "patch_size": 16, "out_hidden_size": 64}
+    recurrent = {
+        "num_hidden_layers": 4,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 8,
+    }
+    rope = {**_SECTIONS, "mrope_interleaved": True, "partial_rotary_factor": 0.5}
+    return transformers.Qwen3_5Config(
+        text_config={**TEXT, **recurrent, "head_dim": 32, "rope_parameters": rope},
+        vision_config={**_QWEN_TOWER, **tower, "num_position_embeddings": 64},
+        **_QWEN_IDS,
+    )
+
+
+_QWEN3_PROCESSOR = Qwen2VLImageProcessorPil(
+    size=_QWEN_SIZE, patch_size=16, image_mean=[0.5] * 3, image_std=[0.5] * 3
+)
 FAMILIES = {
     "llava": Family(
         transformers.LlavaForConditionalGeneration,
@@ -151,7 +172,7 @@ FAMILIES = {
     "qwen3_vl": Family(
         transformers.Qwen3VLForConditionalGeneration,
         _qwen3,
-        Qwen2VLImageProcessorPil(size=_QWEN_SIZE, patch_size=16, image_mean=[0.5] * 3, image_std=[0.5] * 3),
+        _QWEN3_PROCESSOR,
     ),
     "gemma3": Family(
         transformers.Gemma3ForConditionalGeneration,
@@ -169,6 +190,8 @@ FAMILIES = {
         PixtralImageProcessorPil(size={"longest_edge": 96}, patch_size={"height": 32, "width": 32}),
     ),
 }
+RECURRENT = {"qwen3_5": Family(transformers.Qwen3_5ForConditionalGeneration, _qwen3_5, _QWEN3_PROCESSOR)}
+"""Families whose states parts of an engine cannot be given by hand: see test_recurrent_images.py."""
 
 SIZES = ((61, 97), (130, 45), (33, 34))
 """Width and height of images, none of which a tower takes as it is."""
@@ -195,7 +218,7 @@ class Seeing:
     """A model of a family, in memory and in a folder."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.name, self.path, self.family = name, folder / name, FAMILIES[name]
+        self.name, self.path, self.family = name, folder / name, (FAMILIES | RECURRENT)[name]
         torch.manual_seed(len(name))
         self.model = self.family.model(self.family.config()).eval().float()
         with torch.no_grad():

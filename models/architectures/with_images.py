@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pageant.models.architectures import gemma3, llama, mistral, qwen2, qwen3
+from pageant.models.architectures import gemma3, llama, mistral, qwen2, qwen3, qwen3_5
 from pageant.models.architectures.common import Architecture
 from pageant.models.architectures.rope import rope_parameters
 from pageant.models.config import Config
@@ -52,6 +52,8 @@ _FAMILIES: dict[str, tuple[Architecture, dict[str, Any]]] = {
     "qwen2": (qwen2.ARCHITECTURE, {}),
     "qwen3": (qwen3.ARCHITECTURE, {}),
     "gemma3_text": (gemma3.ARCHITECTURE, _GEMMA3),
+    "qwen3_5_text": (qwen3_5.ARCHITECTURE, {}),
+    "qwen3_5_moe_text": (qwen3_5.MIXTURE, {}),
 }
 """Families of texts by their `model_type`, with values that older configurations leave to transformers."""
 
@@ -79,29 +81,37 @@ def _gemma3(config: Config) -> DecoderSpec:
     return replace(_by_model_type(config), sees_whole_images=True)
 
 
-def _with_sections(family: Architecture) -> Callable[[Config], DecoderSpec]:
-    """Return the reader of a family whose rotations are by time, height and width (M-RoPE)."""
+def _with_sections(
+    family: Architecture, *, interleaved: bool = False, default: tuple[int, int, int] | None = None
+) -> Callable[[Config], DecoderSpec]:
+    """Return the reader of a family whose rotations are by time, height and width (M-RoPE).
+
+    Args:
+        interleaved: frequencies take turns, where the configuration does not say.
+        default: the frequencies of each, where the configuration does not say.
+    """
 
     def read(config: Config) -> DecoderSpec:
         text = text_config(config)
         key = "rope_parameters" if "rope_parameters" in text else "rope_scaling"
         section = rope_parameters(text) if key == "rope_parameters" else text.section(key)
-        sections = section.counts("mrope_section")
+        sections = section.counts("mrope_section") or (default or ())
         plain = {**section.values, **_PLAIN} if _is_mrope(section.values) else dict(section.values)
         spec = family.spec(Config({**text.values, key: plain}, text.path, text.prefix))
         vision = config.section("vision_config")
         if (added := len(vision.counts("deepstack_visual_indexes"))) >= spec.num_layers:
             raise vision.wrong("deepstack_visual_indexes", added, f"fewer than the {spec.num_layers} layers")
-        rope = spec.layers[0].rope
+        rope = next((layer.rope for layer in spec.layers if layer.rope is not None), None)
         if rope is None or len(sections) != 3 or sum(sections) != rope.rotary_dim // 2:
             half = None if rope is None else rope.rotary_dim // 2
             raise section.wrong("mrope_section", list(sections), f"three whole numbers of the sum {half}")
         rope = replace(
             rope,
             sections=(sections[0], sections[1], sections[2]),
-            interleaved=section.flag("mrope_interleaved", family is qwen3.ARCHITECTURE),
+            interleaved=section.flag("mrope_interleaved", interleaved),
         )
-        return replace(spec, layers=tuple(replace(layer, rope=rope) for layer in spec.layers))
+        layers = (layer if layer.rope is None else replace(layer, rope=rope) for layer in spec.layers)
+        return replace(spec, layers=tuple(layers))
 
     return read
 
@@ -134,7 +144,7 @@ def _names(names: Names) -> Names:
 def _architecture(
     name: str, family: Architecture, spec: Callable[[Config], DecoderSpec] = _by_model_type
 ) -> Architecture:
-    return Architecture(name, spec, _names(family.names))
+    return Architecture(name, spec, _names(family.names), family.mtp)
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -150,7 +160,17 @@ ARCHITECTURES: dict[str, Architecture] = {
             "Qwen2_5_VLForConditionalGeneration", qwen2.ARCHITECTURE, _with_sections(qwen2.ARCHITECTURE)
         ),
         _architecture(
-            "Qwen3VLForConditionalGeneration", qwen3.ARCHITECTURE, _with_sections(qwen3.ARCHITECTURE)
+            "Qwen3VLForConditionalGeneration",
+            qwen3.ARCHITECTURE,
+            _with_sections(qwen3.ARCHITECTURE, interleaved=True),
+        ),
+        *(
+            _architecture(
+                f"{name}ForConditionalGeneration",
+                family,
+                _with_sections(family, interleaved=True, default=(11, 11, 10)),
+            )
+            for name, family in (("Qwen3_5", qwen3_5.ARCHITECTURE), ("Qwen3_5Moe", qwen3_5.MIXTURE))
         ),
     )
 }

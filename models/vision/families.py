@@ -231,7 +231,7 @@ def _qwen(name: str) -> Callable[[Config, Config], VisionSpec]:
     return read
 
 
-_QWEN = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
+_QWEN = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3_5", "Qwen3_5Moe")
 _READERS: Mapping[str, Callable[[Config, Config], VisionSpec]] = {
     "LlavaForConditionalGeneration": _llava,
     "Mistral3ForConditionalGeneration": _mistral3,
