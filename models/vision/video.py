@@ -79,7 +79,7 @@ class VideoProcessing(msgspec.Struct, frozen=True, kw_only=True):
     tokens_most: int | None = None
 
     def sampled(self, total: int, rate: float, fps: float | None = None) -> npt.NDArray[np.int64]:
-        """Return the indices of the frames that are shown, ascending.
+        """Return the indices of the frames that are shown, int64 [frames], ascending.
 
         Args:
             total: frames of the video, at least 1.
