@@ -4,7 +4,7 @@ Pixel values are derived here from frames by the processors' published arithmeti
 need torchvision; tests/models/vision/test_video.py holds decoding against these processors themselves.
 
 Positions are those that the families were trained with: a text goes on behind the largest position of a video, in time
-too. Transformers 5.3 to 5.23 let it go on behind a video's height and width, so they are given positions.
+too. Transformers 5.23 lets it go on behind a video's height and width, so it is given positions.
 """
 
 from __future__ import annotations
