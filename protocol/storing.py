@@ -125,6 +125,8 @@ class MoveStored(Request[StoredMoved], frozen=True, kw_only=True):
     """
 
     way: Literal["save", "restore"]
+    epoch: int
+    """The incarnation of the executor whose blocks are meant: another one has given them to others."""
     arena: ArenaRef
     blocks: Int32Vector
     """int32 [N]."""

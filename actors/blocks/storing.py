@@ -48,6 +48,7 @@ class StoringManager(Actor):
 
     _allocation: Allocation | None
     _scheduler: int
+    _epoch: int
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -227,6 +228,7 @@ class StoringManager(Actor):
             return none
         request = MoveStored(
             way=way,
+            epoch=self._epoch,
             arena=self._arena,
             blocks=int32(blocks.blocks),
             names=joined([*map(stored.full_name, blocks.names)]),

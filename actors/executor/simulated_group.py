@@ -208,7 +208,7 @@ class SimulatedRank(Rank):
     async def form(self, request: FormGroup) -> GroupFormed:
         """See `Rank`."""
         self._place = meeting_of(group_of(self.name), self.incarnation, self.options.num_members - 1)
-        runner: Any = SimulatedRunner(self.options, ready=True)
+        runner: Any = SimulatedRunner(self.options, ready=True, rank=self.rank)
         self._runner = runner
         self._place.join(self.rank, runner)
         return GroupFormed()

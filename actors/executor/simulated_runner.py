@@ -14,6 +14,7 @@ from pageant.actors.executor.batch.scoring import Scored
 from pageant.actors.executor.batch.trees import kept_slots
 from pageant.actors.executor.guided.pending_sample import PendingSample, PooledResults
 from pageant.actors.executor.options import ExecutorOptions
+from pageant.actors.executor.simulated_arena import SimulatedArena
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
 from pageant.actors.executor.simulated_draws import (
     SimulatedDraw,
@@ -33,7 +34,7 @@ from pageant.actors.executor.simulated_model import (
     written,
 )
 from pageant.actors.executor.tiers.moving import Move, Way
-from pageant.actors.executor.tiers.stored_memory import HostBlocks, SlotLayout, StoredMemory
+from pageant.actors.executor.tiers.stored_memory import HostBlocks, LayoutShare, SlotLayout, StoredMemory
 from pageant.protocol.arrays import int64
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
@@ -85,12 +86,17 @@ class SimulatedHost:
 
 
 class SimulatedRunner:
-    """See `model_runner.ModelRunner`."""
+    """See `model_runner.ModelRunner`.
+
+    Args:
+        rank: its place among the members of its group. In a store, each member's share of a block is what that member
+            has of it.
+    """
 
     dtype = "float32"
     kernels = ""
 
-    def __init__(self, options: SimulatedOptions, *, ready: bool) -> None:
+    def __init__(self, options: SimulatedOptions, *, ready: bool, rank: int = 0) -> None:
         self.windows, self.num_states = options.windows, 0
         self.whole_prompts = options.whole_prompts
         self.max_model_len = options.max_model_len
@@ -110,9 +116,11 @@ class SimulatedRunner:
         self.stored: StoredMemory | None = None
         if options.store_bytes:
             # The content of a block follows from its tokens, of whichever model.
-            halves = np.split(self._kv.view(np.uint8), 2, axis=1)
-            layout = SlotLayout.of([(1, half.shape[1]) for half in halves])
-            self.stored = StoredMemory(HostBlocks(halves), layout, b"simulated-blocks")
+            halves, members = np.split(self._kv.view(np.uint8), 2, axis=1), options.num_members
+            share = LayoutShare(rank=rank, num_heads=members, num_ranks=members) if members > 1 else None
+            layout = SlotLayout.of([(1, half.shape[1]) for half in halves], share)
+            kind = b"simulated-blocks"
+            self.stored = StoredMemory(HostBlocks(halves), layout, kind, SimulatedArena.open)
 
     @property
     def memory_bytes(self) -> dict[str, int]:

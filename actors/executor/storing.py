@@ -40,6 +40,8 @@ class Storing(Leading):
     @receives(concurrent=True)
     async def move_stored(self, request: MoveStored) -> StoredMoved:
         """Copy blocks between the device and a store, once the plans before are computed."""
+        if request.epoch != self.core.epoch:  # it was asked for of a former life, whose memory is gone
+            return StoredMoved(ok=bools([False] * len(request.blocks)), stale=True)
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         number = self.core.stored_moves.add(request)
         self._stored_turns[number] = turn

@@ -103,11 +103,14 @@ class Store(Actor):
         Raises:
             ConfigurationError: there is not so much.
         """
+        self._arena = self._take_memory()
+        first = self.incarnation * GENERATIONS
+        self._index = StoreIndex(self._arena.num_bytes, self._arena.write_header, self._note, first)
+
+    def _take_memory(self) -> Arena:
         wanted = self.options.num_bytes
         check_room(wanted)
-        self._arena = Arena.create(wanted)
-        first = self.incarnation * GENERATIONS
-        self._index = StoreIndex(wanted, self._arena.write_header, self._note, first)
+        return Arena.create(wanted)
 
     # Followers.
 

@@ -95,6 +95,7 @@ class Copies:
         ref = ArenaRef(path=self._arena.path, num_bytes=self._arena.num_bytes, epoch=1)
         self._moves = {
             way: MoveStored(
+                epoch=1,
                 way=way,
                 arena=ref,
                 blocks=int32(range(blocks)),

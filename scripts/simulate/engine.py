@@ -19,14 +19,16 @@ from pageant.scripts.simulate.moments import (
     CHANGING,
     CHANGING_MOMENTS,
     FAULT_MOMENTS,
+    STORE_MOMENTS,
     moments_of,
     talking,
     victims,
 )
-from pageant.scripts.simulate.operators import Operator, draw_changes, find_remains
+from pageant.scripts.simulate.operators import Operator, draw_changes, draw_moves, find_remains
 from pageant.scripts.simulate.reading import read_once
 from pageant.scripts.simulate.replicas import prefixes_in
 from pageant.scripts.simulate.requests import draw_requests
+from pageant.scripts.simulate.stores import STORE, Spoiler, draw_spoils, left_in_store
 from pageant.scripts.simulate.topology import END_TOKENS, MODEL, ROOT, VOCAB_SIZE, draw_engine
 from pageant.scripts.simulate.users import User
 
@@ -76,10 +78,16 @@ class EngineSimulation:
         self._model = engine.model
         self._inspection = Inspection(prefixes_in(homes))
         self._operator: Operator | None = None
+        self._frontends = [name for name in homes if name.startswith("frontend/")]
         if topology.grow is not None:
             changes = draw_changes(Random(f"changes {seed}"), FAULT_SECONDS)
+            changes += draw_moves(Random(f"moves {seed}"), FAULT_SECONDS, self._frontends)
             self._operator = Operator(changes, self._violations.append, self.counters)
-        self._frontends = [name for name in homes if name.startswith("frontend/")]
+        self._spoiler: Spoiler | None = None
+        if STORE in homes:
+            spoils = Random(f"spoils {seed}")
+            self._spoiler = Spoiler(draw_spoils(spoils, FAULT_SECONDS), spoils)
+        moments = FAULT_MOMENTS if self._operator is None else CHANGING_MOMENTS
         self._users = self._draw_users(random, random.randint(*REQUESTS))
         self._random = Random(f"more {seed}")
         drawn = draw_faults(
@@ -90,7 +98,7 @@ class EngineSimulation:
             targets=[name for name in homes for _ in range(FAULT_SHARES.get(role_of(name), 2))],
             pairs=talking(homes),
             hanging=[name for name in homes if name.endswith("executor/0")],
-            moments=FAULT_MOMENTS if self._operator is None else CHANGING_MOMENTS,
+            moments=moments if self._spoiler is None else (*moments, *STORE_MOMENTS),
         )
         self._disturbed_until = 0.0
         self._simulation = Simulation(
@@ -133,6 +141,8 @@ class EngineSimulation:
         self._come(self._users)
         if operator is not None:
             operator.begin(simulation)
+        if self._spoiler is not None:
+            self._spoiler.begin(simulation)
         await asyncio.sleep(FAULT_SECONDS + 2 * MOMENT_SECONDS_MAX)
         if operator is not None:
             await operator.finish(simulation)
@@ -215,6 +225,7 @@ class EngineSimulation:
             cell = self._simulation.cell(name)
             if self._operator is not None and cell is not None and isinstance(cell.actor, Frontend):
                 self.counters["moved"] += cell.actor._moving.num_moved
+                self.counters["handed over"] += cell.actor._moving.num_handed_over
         for user in self._users:
             void = self._is_void(user) and not user.done
             self.counters["void" if void else "left" if user.left else "ended"] += 1
@@ -242,6 +253,11 @@ class EngineSimulation:
             left |= find_remains(self._simulation)
             is_calm = not self._simulation.struck
             left |= self._operator.find_misbeliefs(self._simulation, is_calm=is_calm)
+        if self._spoiler is not None:
+            calm = not self._simulation.struck and not self._spoiler.num_spoilt
+            of_store, counted = await left_in_store(self._simulation, is_calm=calm)
+            left |= of_store
+            counters.update(counted)
         if not left:
             self.counters.update(counters)
         return left
@@ -258,7 +274,8 @@ class EngineSimulation:
 
     def _moments(self) -> dict[str, bool]:
         requests = self._inspection.requests(self._simulation)
-        moments = moments_of(requests, all_came=all(user.incarnation for user in self._users))
+        transfers = self._inspection.transfers(self._simulation)
+        moments = moments_of(requests, transfers, all_came=all(user.incarnation for user in self._users))
         if self._operator is not None:
             moments[CHANGING] = self._operator.is_busy
         return moments

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pageant.actors.blocks.stored import Transfer
 from pageant.actors.runtime.cell import Cell
 from pageant.actors.runtime.simulation import Simulation
 from pageant.protocol.allocation import GetPoolStatistics, PoolStatistics
@@ -44,6 +45,14 @@ class Inspection:
         """Yield all requests that schedulers know."""
         for cell in self.schedulers(simulation):
             yield from cell.actor.core.requests  # type: ignore[attr-defined]
+
+    def transfers(self, simulation: Simulation) -> Iterator[Transfer]:
+        """Yield the copies of blocks to and from a store that are under way."""
+        for prefix in self._prefixes:
+            blocks: Any = simulation.cell(f"{prefix}blocks")
+            allocation = getattr(getattr(blocks, "actor", None), "_allocation", None)
+            if allocation is not None and allocation.stored_blocks is not None:
+                yield from allocation.stored_blocks._transfers
 
     def executor_deaths(self, simulation: Simulation) -> int:
         """Return how many executors have died until now."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pageant.actors.blocks.stored import Arrival, Transfer
 from pageant.actors.runtime.address import model_of, replica_of, role_of
 from pageant.actors.runtime.simulation import Fault
 
@@ -15,12 +16,17 @@ FAULT_MOMENTS = ("prefill", "preempted", "preempted", "preempted", "preempted")
 CHANGING = "changing"
 """The moment at which a replica is added, drained or removed."""
 CHANGING_MOMENTS = ("prefill", "preempted", "preempted", CHANGING, CHANGING)
+HANDING_OVER, SAVING, RESTORING = "handing over", "saving", "restoring"
+"""The moments at which a replica computes a prompt that goes on elsewhere, and at which blocks are copied to the store,
+or from it."""
+STORE_MOMENTS = (HANDING_OVER, SAVING, RESTORING)
 
 TALKS = (
     *(("frontend", "tokenizer"), ("frontend", "grammar"), ("frontend", "scheduler")),
     *(("scheduler", "blocks"), ("scheduler", "executor"), ("scheduler", "drafter"), ("blocks", "executor")),
     *(("executor", "grammar"), ("scheduler", "detokenizer"), ("detokenizer", "frontend")),
-    *(("frontend", "router"), ("scheduler", "router"), ("blocks", "router"), ("lifecycle", "frontend")),
+    *(("blocks", "store"), ("frontend", "router"), ("scheduler", "router"), ("blocks", "router")),
+    ("lifecycle", "frontend"),
 )
 """Who has something to say to whom."""
 
@@ -34,15 +40,21 @@ ROWS = (
 """Of the table; `hang` is a step that never returns."""
 
 
-def moments_of(requests: Iterable[Any], *, all_came: bool) -> dict[str, bool]:
-    """Return whether any of the scheduler's requests is in prefill, in decode, or preempted; and whether these are the
-    last ones."""
+def moments_of(
+    requests: Iterable[Any], transfers: Iterable[Transfer] = (), *, all_came: bool
+) -> dict[str, bool]:
+    """Return whether any of the scheduler's requests is in prefill, in decode, preempted or handed over; whether blocks
+    are copied to a store or from it; and whether these are the last requests."""
     requests = list(requests)
+    transfers = list(transfers)
     return {
         "prefill": any(one.row is not None and not one.output for one in requests),
         "decode": any(one.row is not None and one.output for one in requests),
         "preempted": any(one.row is None and one.num_preemptions for one in requests),
         "draining": all_came and bool(requests),
+        HANDING_OVER: any(one.hands_over for one in requests),
+        SAVING: any(not isinstance(one, Arrival) for one in transfers),
+        RESTORING: any(isinstance(one, Arrival) for one in transfers),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
@@ -12,30 +12,49 @@ from typing import Any, Literal
 from pageant.actors.runtime.address import index_of, replica_of, role_of
 from pageant.actors.runtime.simulation import Simulation, Violation
 from pageant.protocol.errors import PageantError, RemoteError
-from pageant.protocol.replicas import AddReplica, DrainReplica, GetReplicas, RemoveReplica, Replicas
+from pageant.protocol.replicas import (
+    AddReplica,
+    DrainReplica,
+    GetReplicas,
+    MoveRequests,
+    RemoveReplica,
+    Replicas,
+)
 from pageant.scripts.simulate.replicas import LIFECYCLE, REPLICAS_MAX, ROUTER
 
 CHANGES = (2, 6)
+MOVES = (0, 8)
+MOVED_TOKENS = (40, 150, 1000)
 ANSWER_SECONDS_MAX = 200.0  # in which each change is carried out or refused, whatever dies meanwhile
 POLL_SECONDS = 0.05
 REFUSED = "BadRequest"
 """It is the last one, it is gone, or it is being drained."""
 INTERRUPTED = ("PeerGone", "GivenUp", "DeadlineExceeded")
 """Whoever carries it out has died, or a replica was removed while it was added."""
-Kind = Literal["add", "drain", "remove"]
+KEEPS_ALL = ("add", "move")
+"""Changes after which every replica is there that was."""
+Kind = Literal["add", "drain", "remove", "move"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the replicas, `at` so many seconds after the topology is up."""
+    """A change of the replicas, `at` so many seconds after the topology is up.
+
+    Attributes:
+        target, num_tokens, frontend: of a move of open requests from `name` to another replica: the frontend whose
+            requests move, and how many tokens they have at most.
+    """
 
     at: float
     kind: Kind
     name: str
     patience: float
     force: bool
+    target: str = ""
+    num_tokens: int = 0
+    frontend: str = ""
 
-    def request(self) -> AddReplica | DrainReplica | RemoveReplica:
+    def request(self) -> AddReplica | DrainReplica | RemoveReplica | MoveRequests:
         """Return the message that asks for it."""
         match self.kind:
             case "add":
@@ -44,6 +63,9 @@ class Change:
                 return DrainReplica(name=self.name, patience=self.patience, force=self.force)
             case "remove":
                 return RemoveReplica(name=self.name, force=self.force)
+            case "move":
+                places = {"source": f"{self.name}/", "target": f"{self.target}/"}
+                return MoveRequests(**places, num_tokens=self.num_tokens)
 
 
 def draw_changes(random: Random, seconds: float) -> list[Change]:
@@ -59,6 +81,17 @@ def draw_changes(random: Random, seconds: float) -> list[Change]:
         for _ in range(random.randint(*CHANGES))
     ]
     return sorted(found, key=lambda change: change.at)
+
+
+def draw_moves(random: Random, seconds: float, frontends: Sequence[str]) -> list[Change]:
+    """Return moves of open requests between replicas within `seconds`."""
+    names = [f"replica-{number}" for number in range(REPLICAS_MAX)]
+    found = []
+    for _ in range(random.randint(*MOVES)):
+        source, target = random.sample(names, 2)
+        at, tokens = random.uniform(0.0, seconds), random.choice(MOVED_TOKENS)
+        found.append(Change(at, "move", source, 0.0, False, target, tokens, random.choice(frontends)))
+    return found
 
 
 class Operator:
@@ -112,7 +145,7 @@ class Operator:
         router: Any = simulation.cell(ROUTER)
         if router is None:
             return {"no router": 1}
-        is_calm = is_calm and all(change.kind == "add" for change in self._changes)
+        is_calm = is_calm and all(change.kind in KEEPS_ALL for change in self._changes)
         found: Counter[str] = Counter()
         for core in getattr(router.actor, "_cores", {}).values():  # somebody's own may have none
             for name, replica in core._replicas.items():
@@ -149,7 +182,8 @@ class Operator:
         simulation.trace.note(simulation.loop.time(), str(change))
         asked_at = simulation.loop.time()
         try:
-            await simulation.cluster.node.ask(LIFECYCLE, change.request(), ANSWER_SECONDS_MAX)
+            asked = change.frontend or LIFECYCLE
+            await simulation.cluster.node.ask(asked, change.request(), ANSWER_SECONDS_MAX)
             self._counters[f"replicas: {change.kind}"] += 1
         except PageantError as error:
             cause = error.cause if isinstance(error, RemoteError) else type(error).__name__

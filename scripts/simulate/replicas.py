@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
 
+import msgspec
+
 from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.plans import ActorPlan, NodePlan
 from pageant.actors.runtime.replicating import Indexes
@@ -19,6 +21,8 @@ CLASSES = {
     LIFECYCLE: "pageant.actors.lifecycle.actor:Lifecycle",
     ROUTER: "pageant.actors.router.actor:Router",
 }
+KINDS_SHARE = 0.7
+"""Share of the seeds with several replicas and a store in which one replica computes prompts for the others."""
 ROUTING = ("prefix", "prefix", "least", "round_robin", "tenant")
 
 
@@ -34,14 +38,25 @@ def draw_count(seed: int, *, always: bool) -> int:
     return count if has_some or always else 0
 
 
+def draw_prefills(seed: int, count: int) -> int:
+    """Return how many of `count` replicas compute prompts for the others; 0 where all do everything."""
+    return int(count > 1 and Random(f"{seed} kinds").random() < KINDS_SHARE)
+
+
 def with_replicas(
-    engine: Resolved, root: str, seed: int, count: int, plan: Callable[[str, str], ActorPlan]
+    engine: Resolved,
+    root: str,
+    seed: int,
+    count: int,
+    plan: Callable[[str, str], ActorPlan],
+    prefills: int = 0,
 ) -> Resolved:
     """Return an engine with `count` replicas of the actors that replicas own, and with what serves all of them.
 
     Args:
         engine: one without replicas.
         plan: makes the plan of an actor of that name on a node.
+        prefills: the first so many replicas are for prompts, and all others for outputs; 0 is all for both.
     """
     owned = [one for one in engine.actors if role_of(one.name) in OWNED_ROLES]
     shared = [one for one in engine.actors if role_of(one.name) not in OWNED_ROLES]
@@ -49,13 +64,25 @@ def with_replicas(
     shared = [*shared, plan(LIFECYCLE, root), plan(ROUTER, random.choice((root, ROUTER, ROUTER)))]
 
     def grow(present: Indexes) -> Resolved:
-        replicas = [_replica(owned, number, root, seed) for number in present[""]]
+        replicas = [
+            [_with_role(one, number, prefills) for one in _replica(owned, number, root, seed)]
+            for number in present[""]
+        ]
         actors = (*shared, *(one for replica in replicas for one in replica))
         # Frontends come last, as without replicas.
         actors = tuple(sorted(actors, key=lambda one: role_of(one.name) == "frontend"))
         return replace(engine, actors=actors, nodes=nodes_of(actors, root), grow=grow, replicas=present)
 
     return grow({"": tuple(range(count))})
+
+
+def _with_role(one: ActorPlan, number: int, prefills: int) -> ActorPlan:
+    """Return the plan of a replica's actor; where replicas are of kinds, its scheduler knows the replica's."""
+    if not prefills or role_of(one.name) != "scheduler":
+        return one
+    role = "prefill" if number < prefills else "decode"
+    options = {**msgspec.json.decode(one.options), "replica_role": role}
+    return replace(one, options=msgspec.json.encode(options))
 
 
 def _replica(owned: Iterable[ActorPlan], number: int, root: str, seed: int) -> list[ActorPlan]:

@@ -20,7 +20,16 @@ from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.resolving import Resolved
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.fronting import ServedModel
-from pageant.scripts.simulate.replicas import CLASSES, ROUTING, all_homes, draw_count, nodes_of, with_replicas
+from pageant.scripts.simulate.replicas import (
+    CLASSES,
+    ROUTING,
+    all_homes,
+    draw_count,
+    draw_prefills,
+    nodes_of,
+    with_replicas,
+)
+from pageant.scripts.simulate.stores import STORE, draw_store
 
 ROOT = "front"
 MODEL = Path(pageant.__file__).parent / "models" / "demo"  # for its tokenizer
@@ -30,6 +39,7 @@ END_TOKENS = (2,)
 STEP_PATIENCE = 0.5  # seconds of a step, that nobody waits long for one that hangs
 SIMULATED_EXECUTOR = "pageant.actors.executor.simulated:SimulatedExecutor"
 WATCHED_FRONTEND = "pageant.scripts.simulate.frontends:WatchedFrontend"
+SIMULATED_STORE = "pageant.scripts.simulate.stores:SimulatedStore"
 SERVED = ServedModel(
     name="simulated",
     replica="",
@@ -41,6 +51,7 @@ SERVED = ServedModel(
 )
 
 
+HANDOVER = ("auto", "always", "always", "always")
 WINDOWS: tuple[tuple[int | None, ...], ...] = (  # of groups of layers
     *[(None,)] * 7,
     *((24,), (None, 20), (None, 12, 12), (40, 9)),
@@ -85,6 +96,8 @@ def draw_engine(
     own = classes or {}
     count = draw_count(seed, always=replicas)
     settings = _draw_settings(random, seed, is_replicated=count > 0)
+    if arena_bytes := draw_store(seed, is_replicated=count > 0):
+        settings |= {"store": STORE, "store_bytes": arena_bytes, "arena_bytes": arena_bytes, "host_memory": 0}
     cast = {**DEFAULT_CAST.classes, "executor": SIMULATED_EXECUTOR}
     _draw_speculation(random, settings, cast)
     # Drafts of the device's own are made by what it sees in one group, without a window.
@@ -100,15 +113,21 @@ def draw_engine(
     if settings["device"] == "cpu" and not on_device and "executor" not in own:
         settings["tensor_parallel"] = Random(f"{seed} group").choice((1, 1, 2, 3, 4))
         settings["pipeline_parallel"] = Random(f"{seed} stages").choice((1, 1, 2, 3))
-    cast |= own
+    cast |= {name: cls for name, cls in own.items() if name != STORE}
     if count and "frontend" not in own:
         cast["frontend"] = WATCHED_FRONTEND
     topology = _place(random, seed, cast, settings)
+    others = {**CLASSES, STORE: SIMULATED_STORE, **own}
+
+    def plan(name: str, node: str) -> ActorPlan:
+        return _plan(name, node, others[name], settings)
+
+    if arena_bytes:
+        actors = (plan(STORE, _home(Random(f"{seed} home of store"), STORE)), *topology.actors)
+        topology = replace(topology, actors=actors, nodes=nodes_of(actors, ROOT))
     if count:
-        others = {**CLASSES, **own}
-        topology = with_replicas(
-            topology, ROOT, seed, count, lambda name, node: _plan(name, node, others[name], settings)
-        )
+        prefills = draw_prefills(seed, count) if arena_bytes else 0
+        topology = with_replicas(topology, ROOT, seed, count, plan, prefills)
     return SeededEngine(topology, StandIn(settings["alphabet"], settings.get("windows", (None,))))
 
 
@@ -136,6 +155,7 @@ def _draw_settings(random: Random, seed: int, *, is_replicated: bool) -> dict[st
         "loop_seconds_max": 0.0,  # nothing takes time here, and masks are to be late
         "served": (msgspec.structs.replace(SERVED, is_replicated=is_replicated),),
         "routing": Random(f"{seed} routing").choice(ROUTING),
+        "handover": Random(f"{seed} handover").choice(HANDOVER),
         "device": random.choice(("cpu", "cuda:0")),
     }
 

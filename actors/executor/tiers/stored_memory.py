@@ -6,7 +6,7 @@ or values, and these lie side by side in the slot. Knows no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -162,12 +162,22 @@ class HostBlocks:
 class StoredMemory:
     """Copies between a rank's blocks and a store's memory. Used from one thread at a time.
 
+    Args:
+        open_arena: maps a store's memory by its path and bytes; raises OSError where it is gone.
+
     Attributes:
         kind: see `StoredLayout`.
     """
 
-    def __init__(self, blocks: CachedBlocks, layout: SlotLayout, kind: bytes = b"") -> None:
+    def __init__(
+        self,
+        blocks: CachedBlocks,
+        layout: SlotLayout,
+        kind: bytes = b"",
+        open_arena: Callable[[str, int], Arena] = Arena.open,
+    ) -> None:
         self.layout, self.kind = layout, kind
+        self._open_arena = open_arena
         self._blocks = blocks
         self._arena: Arena | None = None
         self._arena_of = (0, "")
@@ -194,7 +204,7 @@ class StoredMemory:
     def _open(self, request: MoveStored) -> Arena:
         meant = (request.arena.epoch, request.arena.path)
         if self._arena is None or self._arena_of != meant:
-            self._arena, self._arena_of = Arena.open(request.arena.path, request.arena.num_bytes), meant
+            self._arena, self._arena_of = self._open_arena(request.arena.path, request.arena.num_bytes), meant
         return self._arena
 
     def _lies_within(self, arena: Arena, slot: int) -> bool:

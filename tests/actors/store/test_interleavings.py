@@ -124,6 +124,7 @@ class Host:
     ) -> bool:
         request = MoveStored(
             way=way,
+            epoch=1,
             arena=self.ref,
             blocks=int32([block]),
             names=joined([stored_name(kind, name)]),
@@ -212,6 +213,7 @@ def test_a_slot_of_a_former_life_of_the_writer_never_passes_for_its_successor():
     host.arena.write_header(place.slot, stored_name(kind, new), place.generation, SlotState.READY)
     request = MoveStored(
         way="restore",
+        epoch=1,
         arena=host.ref,
         blocks=int32([1]),
         names=joined([stored_name(kind, new)]),

@@ -1,0 +1,177 @@
+"""Engines with stores, prompts computed apart, and moves: the bugs that are put in are caught, and both are exercised."""
+
+from __future__ import annotations
+
+import itertools
+from random import Random
+
+import msgspec
+import pytest
+
+from pageant.actors.blocks.stored import StoredBlocks
+from pageant.actors.executor.simulated import SimulatedExecutor
+from pageant.actors.executor.tiers import stored_memory
+from pageant.actors.frontend.moving import Moving
+from pageant.actors.frontend.requests import OpenSequence
+from pageant.actors.scheduler.open_requests import OpenRequests
+from pageant.actors.store.index import StoreIndex
+from pageant.protocol import arena
+from pageant.protocol.arena import Arena
+from pageant.scripts.simulate.engine import EngineSimulation
+from pageant.scripts.simulate.replicas import draw_count, draw_prefills
+from pageant.scripts.simulate.runs import run_seed
+from pageant.scripts.simulate.stores import STORE, draw_store
+from pageant.scripts.simulate.topology import draw_engine
+
+SEEDS_MAX = 200
+
+
+def has_store(seed: int) -> bool:
+    return bool(draw_store(seed, is_replicated=True))
+
+
+def has_kinds(seed: int) -> bool:
+    return has_store(seed) and bool(draw_prefills(seed, draw_count(seed, always=True)))
+
+
+def caught_by(first: int = 0, suits=has_store) -> str:
+    """Return the violation of the first seed from `first` on that suits and has one."""
+    seeds = (seed for seed in range(first, SEEDS_MAX) if suits(seed))
+    found = (run_seed(seed, replicas=True).violation for seed in seeds)
+    return next(violation for violation in found if violation is not None)
+
+
+def test_most_seeds_with_replicas_have_a_store_and_many_compute_prompts_apart():
+    seeds = range(300)
+    assert 0.55 <= sum(map(has_store, seeds)) / len(seeds) <= 0.75
+    assert 0.25 <= sum(map(has_kinds, seeds)) / len(seeds) <= 0.5
+    assert 0.05 <= sum(draw_store(seed, is_replicated=False) > 0 for seed in seeds) / len(seeds) <= 0.2
+    engine = draw_engine(Random(0), next(filter(has_store, seeds)), replicas=True)
+    assert STORE in engine.homes
+
+
+def test_the_same_seed_with_a_store_is_the_same_run():
+    seed = next(seed for seed in range(100) if has_kinds(seed) and EngineSimulation(seed, replicas=True).faults)
+    once, twice = run_seed(seed, replicas=True), run_seed(seed, replicas=True)
+    assert once.digest == twice.digest and once.violation is None
+
+
+# Bugs that are put in.
+
+
+def test_a_restore_that_checks_neither_name_nor_generation(monkeypatch):
+    """A slot that was reused under its reader passes for the block that was there."""
+    monkeypatch.setattr(
+        Arena, "holds", lambda self, slot, name, generation, state: self.header(slot)["state"][0] == state
+    )
+    monkeypatch.setattr(arena, "_mixed", lambda generation: 0)
+    assert "the right ones are" in caught_by()
+
+
+def test_a_restore_that_takes_no_checksums(monkeypatch):
+    """A block that was spoilt is used."""
+    monkeypatch.setattr(stored_memory, "sum_of_parts", lambda words, parts, generation: 0)
+    monkeypatch.setattr(stored_memory, "sum_of_sums", lambda sums: 0)
+    assert "the right ones are" in caught_by()
+
+
+def test_a_block_that_is_visible_before_all_ranks_have_written_it(monkeypatch):
+    ask_all = SimulatedExecutor._ask_all
+
+    async def hasty(self, requests):
+        if not requests or type(requests[0]).__name__ != "MoveShares" or requests[0].move.way != "save":
+            return await ask_all(self, requests)
+        self.spawn(ask_all(self, requests))
+        return []
+
+    monkeypatch.setattr(SimulatedExecutor, "_ask_all", hasty)
+    assert "spoilt though nothing spoilt them" in caught_by()
+
+
+def test_a_block_that_is_saved_before_it_is_computed(monkeypatch):
+    begin = StoredBlocks.begin_save
+
+    def hasty(self, *args):
+        save = begin(self, *args)
+        save.step = 0
+        return save
+
+    monkeypatch.setattr(StoredBlocks, "begin_save", hasty)
+    assert "the right ones are" in caught_by()
+
+
+def test_blocks_that_are_restored_to_the_places_of_others(monkeypatch):
+    end = StoredBlocks.end_arrival
+
+    def shifted(self, arrival, ok, **how):
+        arrival.blocks = arrival.blocks[1:] + arrival.blocks[:1]
+        end(self, arrival, ok, **how)
+
+    monkeypatch.setattr(StoredBlocks, "end_arrival", shifted)
+    assert "the right ones are" in caught_by()
+
+
+def test_a_pin_that_is_never_released(monkeypatch):
+    release, calls = StoreIndex._release, itertools.count(1)
+
+    def forgetful(self, slot, owner):
+        if next(calls) % 10:
+            release(self, slot, owner)
+
+    monkeypatch.setattr(StoreIndex, "_release", forgetful)
+    assert "pinned slots of the store" in caught_by()
+
+
+def test_reservations_of_a_dead_block_manager_that_stay(monkeypatch):
+    monkeypatch.setattr(StoreIndex, "owner_gone", lambda self, owner: None)
+    assert "slots of the store" in caught_by()
+
+
+def test_a_request_that_is_lost_while_it_is_handed_over(monkeypatch):
+    handed_over, calls = Moving.handed_over, itertools.count(1)
+
+    def lossy(self, names, peers):
+        handed_over(self, [name for name in names if next(calls) % 5], peers)
+
+    monkeypatch.setattr(Moving, "handed_over", lossy)
+    violation = caught_by(suits=has_kinds)
+    assert any(text in violation for text in ("never ended", "do not come to rest", "did not answer"))
+
+
+def test_a_request_that_is_handed_over_without_its_first_token(monkeypatch):
+    again = OpenSequence.again
+
+    def forgetful(self, *args):
+        submit = again(self, *args)
+        if submit.resume is None or len(submit.resume.token_ids) != 1:
+            return submit
+        return msgspec.structs.replace(submit, resume=None)
+
+    monkeypatch.setattr(OpenSequence, "again", forgetful)
+    assert caught_by(suits=has_kinds)
+
+
+def test_a_prompt_that_is_handed_over_and_goes_on_where_it_was_too(monkeypatch):
+    """The replica for prompts keeps what it has handed over, and goes on with it."""
+    end = OpenRequests.end
+
+    def kept(self, request, reason, **how):
+        if how.get("cause") != "moved" or not request.hands_over:
+            return end(self, request, reason, **how)
+        return None
+
+    monkeypatch.setattr(OpenRequests, "end", kept)
+    assert caught_by(suits=has_kinds)
+
+
+def test_a_move_that_leaves_the_request_where_it_was(monkeypatch):
+    """It is submitted at the other replica, and has its tokens from the old one."""
+    move_some = Moving.move_some
+
+    def hasty(self, peers, source, target, num_tokens):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Moving, "_end_there", lambda self, peers, place, some: None)
+            return move_some(self, peers, source, target, num_tokens)
+
+    monkeypatch.setattr(Moving, "move_some", hasty)
+    assert caught_by()
