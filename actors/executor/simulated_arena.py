@@ -7,18 +7,34 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from pageant.actors.executor.tiers.stored_memory import LayoutShare, SlotLayout
 from pageant.actors.runtime.simulation.loop import PROCESS
-from pageant.protocol.arena import Arena
+from pageant.protocol.arena import CHECKSUM_BYTES, HEADER, Arena, SlotState, checksums
 
 _ARENAS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SimulatedArena]] = WeakKeyDictionary()
 """Memory of the stores of each simulation, by path."""
 
 
+class NotWhole(AssertionError):
+    """A block is to be read that some rank has not written."""
+
+
+def simulated_layout(block_bytes: int, members: int, rank: int = 0) -> SlotLayout:
+    """Return the slots of blocks of so many bytes, of which each member of a group keeps what it has of them."""
+    share = LayoutShare(rank=rank, num_heads=members, num_ranks=members) if members > 1 else None
+    return SlotLayout.of([(1, block_bytes // 2)] * 2, share)
+
+
 class SimulatedArena(Arena):
-    """Memory with a path that is the same in every run of a seed."""
+    """Memory with a path that is the same in every run of a seed.
+
+    Attributes:
+        layout: of blocks, which are whole once they can be read; None checks nothing.
+    """
 
     def __init__(self, num_bytes: int, path: str) -> None:
         self.path, self.num_bytes = path, num_bytes
+        self.layout: SlotLayout | None = None
         self.bytes = np.zeros(num_bytes, np.uint8)
         self.words = self.bytes.view(np.uint64)
         self._process = PROCESS.get()
@@ -42,6 +58,21 @@ class SimulatedArena(Arena):
         if arena is None or arena.num_bytes < num_bytes or (arena._process and arena._process.dead):
             raise OSError(f"{path} is gone")
         return arena
+
+    def write_header(self, slot: int, name: bytes, generation: int, state: SlotState) -> None:
+        """Write a slot's header.
+
+        Raises:
+            NotWhole: the block can be read from now on, and is not whole.
+        """
+        super().write_header(slot, name, generation, state)
+        if state == SlotState.READY and self.layout is not None:
+            first = slot + self.layout.parts_at
+            parts = self.words[first // 8 : (first + self.layout.parts_bytes) // 8]
+            right = checksums(parts.reshape(self.layout.num_parts, -1), generation)
+            sums = self.words[(slot + HEADER.itemsize) // CHECKSUM_BYTES :][: self.layout.num_parts]
+            if not np.array_equal(sums, right):
+                raise NotWhole(f"the block at {slot} can be read, and some rank has not written its part")
 
     def populate(self, start: int, end: int) -> None:
         """Do nothing: all pages are there."""

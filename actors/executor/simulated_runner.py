@@ -14,7 +14,7 @@ from pageant.actors.executor.batch.scoring import Scored
 from pageant.actors.executor.batch.trees import kept_slots
 from pageant.actors.executor.guided.pending_sample import PendingSample, PooledResults
 from pageant.actors.executor.options import ExecutorOptions
-from pageant.actors.executor.simulated_arena import SimulatedArena
+from pageant.actors.executor.simulated_arena import SimulatedArena, simulated_layout
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
 from pageant.actors.executor.simulated_draws import (
     SimulatedDraw,
@@ -34,7 +34,7 @@ from pageant.actors.executor.simulated_model import (
     written,
 )
 from pageant.actors.executor.tiers.moving import Move, Way
-from pageant.actors.executor.tiers.stored_memory import HostBlocks, LayoutShare, SlotLayout, StoredMemory
+from pageant.actors.executor.tiers.stored_memory import HostBlocks, StoredMemory
 from pageant.protocol.arrays import int64
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
@@ -116,9 +116,8 @@ class SimulatedRunner:
         self.stored: StoredMemory | None = None
         if options.store_bytes:
             # The content of a block follows from its tokens, of whichever model.
-            halves, members = np.split(self._kv.view(np.uint8), 2, axis=1), options.num_members
-            share = LayoutShare(rank=rank, num_heads=members, num_ranks=members) if members > 1 else None
-            layout = SlotLayout.of([(1, half.shape[1]) for half in halves], share)
+            halves = np.split(self._kv.view(np.uint8), 2, axis=1)
+            layout = simulated_layout(self._kv[0].nbytes, options.num_members, rank)
             kind = b"simulated-blocks"
             self.stored = StoredMemory(HostBlocks(halves), layout, kind, SimulatedArena.open)
 

@@ -7,6 +7,7 @@ throughput; Poisson arrivals at a share of that show first tokens and the time b
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -17,25 +18,28 @@ from typing import Annotated, Any
 import typer
 import yaml
 
+from pageant.actors.runtime.loop import new_event_loop
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.models import suit
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.engine_options import with_engine_options
 from pageant.scripts.planning.calibration import calibrate
 from pageant.scripts.planning.cluster import PlannedCluster
-from pageant.scripts.planning.outcome import Outcome
+from pageant.scripts.planning.outcome import Outcome, summed_up
 from pageant.scripts.planning.requests import PlannedRequest
 from pageant.scripts.planning.search import ServiceLevel, search
 from pageant.scripts.planning.shapes import shape_of
 from pageant.scripts.replay.load import Load
 from pageant.scripts.report import Json, publish, table
-from pageant.scripts.tuning.serving import serve
+from pageant.scripts.tuning.serving import drive, server_of
 from pageant.scripts.tuning.workloads import Drawn, Part, named
 
 LATE_SECONDS = 300.0
 """Requests have so long after the last arrival: with all of them at once, the last ones wait."""
 VOCABULARY = 250
 """Token ids of prompts, which every vocabulary has."""
+OTHER_SEED = 1000
+"""Added to a seed for prompts that no run before has left in a cache."""
 LEVEL_SLACK = 2.0
 """The bound of the level, over the planned 99th percentile of the larger number of replicas."""
 BARS = (
@@ -118,20 +122,27 @@ class Layout:
         speeds = (1.0,) * (self.replicas if replicas is None else replicas)
         return PlannedCluster(self.shape, self.measured.costs, speeds).run(requests)
 
-    def run(self, requests: list[PlannedRequest], warm_up: list[PlannedRequest]) -> Outcome:
-        """Return what a server does."""
-        return serve(self._topology, requests, warm_up, self.replicas, late_seconds=LATE_SECONDS)[0]
+    def run(self, loads: list[list[PlannedRequest]], warm_up: list[PlannedRequest]) -> list[Outcome]:
+        """Return what a server does with loads that have no prompts in common, one after another.
+
+        It has served `warm_up` at once before, as servers have that are not measured in their first second.
+        """
+        with server_of(self._topology) as server, asyncio.Runner(loop_factory=new_event_loop) as runner:
+            found = [
+                runner.run(drive(server.url, load, late_seconds=LATE_SECONDS)) for load in (warm_up, *loads)
+            ]
+        idle = (0.0,) * self.replicas
+        return [summed_up(times, self.replicas, idle, 0.0, 0) for times in found[1:]]
 
     def compare(self, drawn: Drawn, count: int, share: float) -> tuple[Row, Row]:
         """Return the figures of the plan and those of a server, for `count` requests of a workload."""
         drawn = replace(drawn, workload=drawn.workload.fitted(self.shape.max_model_len))
-        warm_up = drawn.requests(Part.SEARCH, count)
         together = [replace(one, at=0.0) for one in _first(drawn, count)]
         expected = self.plan(together)
         rate = share * count / expected.seconds
-        steady = _first(replace(drawn, rate=rate), count)
+        steady = _first(replace(drawn, rate=rate, seed=drawn.seed + OTHER_SEED), count)
         planned = _row(expected, self.plan(steady))
-        return planned, _row(self.run(together, warm_up), self.run(steady, warm_up))
+        return planned, _row(*self.run([together, steady], _warm_up(drawn, count)))
 
 
 def _first(drawn: Drawn, count: int) -> list[PlannedRequest]:
@@ -140,6 +151,11 @@ def _first(drawn: Drawn, count: int) -> list[PlannedRequest]:
     while len(found := drawn.requests(Part.CONFIRMATION, seconds)) < count:
         seconds *= 2
     return found[:count]
+
+
+def _warm_up(drawn: Drawn, count: int) -> list[PlannedRequest]:
+    """Return as many requests of another part, all at once."""
+    return [replace(one, at=0.0) for one in drawn.requests(Part.SEARCH, 2.0 * count / drawn.rate)[:count]]
 
 
 def _row(together: Outcome, steady: Outcome) -> Row:
@@ -185,10 +201,10 @@ def _level(folder: Path, settings: dict[str, Any], drawn: Drawn, count: int) -> 
     answer = search(
         lambda number, factor: two.plan([replace(one, at=one.at / factor) for one in asked], number), bound, 2
     )
-    warm_up = drawn.requests(Part.SEARCH, count)
+    warm_up = _warm_up(drawn, count)
     runs = {
-        2: two.run(asked, warm_up),
-        1: Layout(folder, settings, 1, 1, turn=-1).run(asked, warm_up),
+        2: two.run([asked], warm_up)[0],
+        1: Layout(folder, settings, 1, 1, turn=-1).run([asked], warm_up)[0],
     }
     return {
         "slo": str(bound),

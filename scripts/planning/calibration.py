@@ -12,11 +12,15 @@ import pageant
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.scripts.replay.load import Load, read_load
 
-TOGETHER = (1, 2, 4, 8, 16, 1, 32)
-"""Requests that are open at a time, in the rounds of the run."""
+TOGETHER = (1, 4, 16, 2, 8, 32, 1, 3, 12, 24, 2, 6, 1)
+"""Requests that are open at a time, in the rounds of the run. Sizes alternate: what disturbs the machine for a while
+strikes all of them.
+"""
+STAGGERED = 24
+"""Requests that come each when the one before has its first token, so that prompts are computed beside outputs."""
 PROMPT_TOKENS = (16, 1024)
 """The least and the most tokens of a prompt, as far as the model takes so many."""
-OUTPUT_TOKENS = 24
+OUTPUT_TOKENS = 32
 TOKEN_IDS = (10, 250)
 """First and last token id of the prompts, which every vocabulary has."""
 
@@ -41,21 +45,45 @@ async def _run(path: Path, settings: dict[str, Any], replicas: int) -> None:
     chance = random.Random(0)
     async with pageant.Engine(model, **settings) as engine:
         longest = min(PROMPT_TOKENS[1], engine.max_model_len - OUTPUT_TOKENS)
-        await _round(
-            engine, chance, 2 * replicas, longest
-        )  # what is compiled or loaded on first use does not count
+        for together in (1, 16):  # what is compiled, or allocated on first use, does not count
+            await _round(engine, chance, together * replicas, longest)
         async with engine.record(path):
             for together in TOGETHER:
                 await _round(engine, chance, together * replicas, longest)
+            await _stagger(engine, chance, STAGGERED * replicas, longest, replicas)
 
 
 async def _round(engine: pageant.Engine, chance: random.Random, together: int, longest: int) -> None:
     """Serve so many requests at a time, of different prompts."""
-    # A stop string keeps plans to one step each, as those of streams are.
-    params = pageant.SamplingParams(temperature=0, max_tokens=OUTPUT_TOKENS, ignore_eos=True, stop=("\0",))
+    prompts = [_prompt(chance, longest) for _ in range(together)]
+    await asyncio.gather(*(engine.complete(prompt, _params()) for prompt in prompts))
+
+
+async def _stagger(
+    engine: pageant.Engine, chance: random.Random, count: int, longest: int, streams: int
+) -> None:
+    """Serve so many requests, of which `streams` at a time have no token yet."""
+    asked: list[asyncio.Task[None]] = []
+    waiting = asyncio.Semaphore(streams)
+    for _ in range(count):
+        await waiting.acquire()
+        asked.append(asyncio.create_task(_stream(engine, _prompt(chance, longest), waiting)))
+    await asyncio.gather(*asked)
+
+
+async def _stream(engine: pageant.Engine, prompt: list[int], waiting: asyncio.Semaphore) -> None:
+    has_begun = False
+    async for _ in engine.generate(prompt, _params()):
+        if not has_begun:
+            has_begun = True
+            waiting.release()
+
+
+def _prompt(chance: random.Random, longest: int) -> list[int]:
     low = min(PROMPT_TOKENS[0], longest)
-    prompts = [
-        [chance.randint(*TOKEN_IDS) for _ in range(round(low * (longest / low) ** chance.random()))]
-        for _ in range(together)
-    ]
-    await asyncio.gather(*(engine.complete(prompt, params) for prompt in prompts))
+    return [chance.randint(*TOKEN_IDS) for _ in range(round(low * (longest / low) ** chance.random()))]
+
+
+def _params() -> pageant.SamplingParams:
+    # A stop string keeps plans to one step each, as those of streams are.
+    return pageant.SamplingParams(temperature=0, max_tokens=OUTPUT_TOKENS, ignore_eos=True, stop=("\0",))

@@ -74,11 +74,11 @@ class PlannedDevice:
         self._ended_early = False
         # Seconds of the last step that was computed.
         self._step_seconds = math.inf
-        # Factors of the steps to come, some of which were drawn for steps that were not computed.
+        # The luck of the steps to come, some of which was drawn for steps that were not computed.
         self._luck = costs.luck()
         self._drawn: deque[float] = deque()
-        # Those of the steps of the plan under way.
-        self._factors: list[float] = []
+        # That of the steps of the plan under way.
+        self._used: list[float] = []
         # Tokens of the whole output of each open request, by number; the replica's own.
         self._outputs: dict[int, int] = {}
         # The request of each row, the last row of each request, and the tokens that a row still has to say: 0 or less
@@ -132,8 +132,8 @@ class PlannedDevice:
             self._step_seconds = self._durations[begun - 2]
         self._limit = min(self._limit, begun + self._depth)
         steps = int(min(len(self._ends), self._limit)) if _may_end_early(plan) else len(self._ends)
-        self._drawn.extendleft(reversed(self._factors[steps:]))
-        del self._ends[steps:], self._factors[steps:]
+        self._drawn.extendleft(reversed(self._used[steps:]))
+        del self._ends[steps:], self._used[steps:]
         self.next_at = self._ends[-1] if steps else now
 
     def finish(self) -> Finished:
@@ -203,10 +203,11 @@ class PlannedDevice:
         """Return when each of the first steps of a plan is over."""
         while len(self._drawn) < steps:
             self._drawn.append(next(self._luck))
-        self._factors = [self._drawn.popleft() for _ in range(steps)]
+        self._used = [self._drawn.popleft() for _ in range(steps)]
         size = StepSize.of(plan)
+        factors = [self._costs.factor(size, luck) for luck in self._used]
         seconds, more = self._costs.expected(size), self._costs.fitted.context_token * size.rows
-        each = (seconds + more * np.arange(steps)) * self._factors / self._speed
+        each = (seconds + more * np.arange(steps)) * factors / self._speed
         ends: list[float] = (self._began_at + np.cumsum(each)).tolist()
         return ends
 

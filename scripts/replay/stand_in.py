@@ -46,7 +46,8 @@ class RecordedExecutor(SimulatedExecutor):
 
     async def _launch(self, order: Launch) -> None:
         """Keep the device busy with steps one after another, each for as long as one of its size was."""
-        seconds = self._costs.expected(_size(order.work.steps[0])) * next(self._luck)
+        size = _size(order.work.steps[0])
+        seconds = self._costs.expected(size) * self._costs.factor(size, next(self._luck))
         self._seconds.append(seconds)
         self._free_at = max(self._free_at, self.clock.now()) + seconds
         await asyncio.sleep(self._free_at - self.clock.now())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from pageant.actors.executor.simulated_arena import SimulatedArena
+from pageant.actors.executor.simulated_arena import SimulatedArena, simulated_layout
 from pageant.actors.runtime.simulation import Simulation
 from pageant.actors.store.actor import Store
 from pageant.actors.store.index import Slot, StoreIndex
@@ -25,6 +25,8 @@ CALM_SHARE = 0.5
 MOMENT_SECONDS_MAX = 1.0
 POLL_SECONDS = 0.001
 ASK_SECONDS = 20.0
+SLOT_BYTES = 8
+"""Bytes of a token in the simulated KV memory."""
 NOBODY = ("nobody", 1)
 Kind = Literal["flip", "truncate", "reuse"]
 
@@ -37,12 +39,20 @@ class SimulatedStore(Store):
 
         Attributes:
             arena_bytes: its memory, which may hold a few blocks only.
+            block_size, tensor_parallel, pipeline_parallel: of the executors, whose blocks it checks.
         """
 
         arena_bytes: int = ARENA_BYTES[-1]
+        block_size: int = 16
+        tensor_parallel: int = 1
+        pipeline_parallel: int = 1
 
     def _take_memory(self) -> Arena:
-        return SimulatedArena.create(self.options.arena_bytes)
+        options = self.options
+        arena = SimulatedArena.create(options.arena_bytes)
+        members = options.tensor_parallel * options.pipeline_parallel
+        arena.layout = simulated_layout(SLOT_BYTES * options.block_size, members)
+        return arena
 
 
 def draw_store(seed: int, *, is_replicated: bool) -> int:
@@ -57,8 +67,8 @@ class Spoil:
     """Damage to a store's memory, `at` so many seconds after the topology is up, once a slot is there to suffer it.
 
     Attributes:
-        kind: `flip` a bit of a block, `truncate` it as a copy that ended early, or `reuse` its slot while somebody reads
-            it, as a store does that takes the reader for dead.
+        kind: `flip` a bit of a block, `truncate` it as a copy that ended early, or `reuse` its slot while somebody
+            reads it, as a store does that takes the reader for dead.
     """
 
     at: float
@@ -70,7 +80,9 @@ def draw_spoils(random: Random, seconds: float) -> list[Spoil]:
     if random.random() < CALM_SHARE:
         return []
     kinds: tuple[Kind, ...] = ("flip", "truncate", "reuse", "reuse")
-    found = [Spoil(random.uniform(0.0, seconds), random.choice(kinds)) for _ in range(random.randint(*SPOILS))]
+    found = [
+        Spoil(random.uniform(0.0, seconds), random.choice(kinds)) for _ in range(random.randint(*SPOILS))
+    ]
     return sorted(found, key=lambda one: one.at)
 
 
@@ -103,7 +115,7 @@ class Spoiler:
         self.num_spoilt += 1
         simulation.trace.note(simulation.loop.time(), f"{spoil.kind} a block of the store")
 
-    def _spoil(self, index: StoreIndex, arena: Arena, kind: Kind) -> bool:
+    def _spoil(self, index: StoreIndex, arena: SimulatedArena, kind: Kind) -> bool:
         """Spoil a block, if there is one that suits."""
         ready = [slot for slot in index._slots.values() if slot.owner is None]
         pinned = [slot for slot in ready if slot.pins]
@@ -122,14 +134,16 @@ class Spoiler:
         return True
 
 
-def _reuse(index: StoreIndex, arena: Arena, slot: Slot, other: Slot, name: bytes) -> None:
+def _reuse(index: StoreIndex, arena: SimulatedArena, slot: Slot, other: Slot, name: bytes) -> None:
     """Give a slot that is being read to a block of this name, which looks like `other`."""
     inside = slice(HEADER.itemsize, slot.size)
     content = arena.bytes[other.place.slot :][inside].copy()
     index._drop(slot)
     place = index.reserve(name, slot.kind, slot.size, NOBODY)
     arena.bytes[place.slot :][inside] = content
+    layout, arena.layout = arena.layout, None  # it is not whole, and is not meant to be
     index.settle(place, NOBODY, ok=True)
+    arena.layout = layout
 
 
 async def left_in_store(simulation: Simulation, *, is_calm: bool) -> tuple[dict[str, int], dict[str, int]]:

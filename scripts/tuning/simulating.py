@@ -111,6 +111,7 @@ class Resources:
             token=found.token / self.compute,
             row=found.row / self.compute,
             context_token=found.context_token / self.bandwidth,
+            bends=tuple(one._replace(seconds=one.seconds / self.compute) for one in found.bends),
         )
         return costs.changed(fitted)
 

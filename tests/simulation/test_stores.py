@@ -1,4 +1,4 @@
-"""Engines with stores, prompts computed apart, and moves: the bugs that are put in are caught, and both are exercised."""
+"""Engines with stores, prompts computed apart, and moves: bugs that are put in are caught."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_most_seeds_with_replicas_have_a_store_and_many_compute_prompts_apart():
 
 
 def test_the_same_seed_with_a_store_is_the_same_run():
-    seed = next(seed for seed in range(100) if has_kinds(seed) and EngineSimulation(seed, replicas=True).faults)
+    seed = next(
+        seed for seed in range(100) if has_kinds(seed) and EngineSimulation(seed, replicas=True).faults
+    )
     once, twice = run_seed(seed, replicas=True), run_seed(seed, replicas=True)
     assert once.digest == twice.digest and once.violation is None
 
@@ -72,7 +74,7 @@ def test_a_restore_that_takes_no_checksums(monkeypatch):
     """A block that was spoilt is used."""
     monkeypatch.setattr(stored_memory, "sum_of_parts", lambda words, parts, generation: 0)
     monkeypatch.setattr(stored_memory, "sum_of_sums", lambda sums: 0)
-    assert "the right ones are" in caught_by()
+    assert "the right ones are" in caught_by(first=48)
 
 
 def test_a_block_that_is_visible_before_all_ranks_have_written_it(monkeypatch):
@@ -85,7 +87,7 @@ def test_a_block_that_is_visible_before_all_ranks_have_written_it(monkeypatch):
         return []
 
     monkeypatch.setattr(SimulatedExecutor, "_ask_all", hasty)
-    assert "spoilt though nothing spoilt them" in caught_by()
+    assert "some rank has not written its part" in caught_by()
 
 
 def test_a_block_that_is_saved_before_it_is_computed(monkeypatch):
@@ -134,7 +136,7 @@ def test_a_request_that_is_lost_while_it_is_handed_over(monkeypatch):
         handed_over(self, [name for name in names if next(calls) % 5], peers)
 
     monkeypatch.setattr(Moving, "handed_over", lossy)
-    violation = caught_by(suits=has_kinds)
+    violation = caught_by(first=11, suits=has_kinds)
     assert any(text in violation for text in ("never ended", "do not come to rest", "did not answer"))
 
 

@@ -101,7 +101,10 @@ def test_costs_are_found_again_and_none_is_negative():
         costs.add(size, 0.002 + 1e-5 * size.tokens + 2e-7 * size.context)
     costs.fit()
     assert costs.expected(StepSize(100, 8, 1000)) == pytest.approx(0.002 + 1e-3 + 2e-4, rel=1e-3)
-    assert all(value >= 0 for value in vars(costs.fitted).values())
+    fitted = vars(costs.fitted) | {"bends": 0.0}
+    assert all(value >= 0 for value in fitted.values())
+    slopes = itertools.accumulate((one.seconds for one in costs.fitted.bends), initial=costs.fitted.token)
+    assert min(slopes) >= -1e-12, "no token costs less than nothing"
     luck = costs.luck()
     assert [next(luck) for _ in range(10)] == pytest.approx([1.0] * 10)
     assert StepCosts().expected(StepSize(1, 1, 1)) > 0
