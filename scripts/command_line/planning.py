@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,14 @@ import typer
 from pageant.scripts.engine_options import with_engine_options
 from pageant.scripts.loads import parse_rate
 from pageant.scripts.report import Json
+
+
+class Handover(enum.StrEnum):
+    """Values of the router's option."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
 
 
 @with_engine_options
@@ -45,6 +54,17 @@ def plan(
     prefix_tokens: Annotated[int, typer.Option(help="That prompts share.")] = 0,
     prefixes: Annotated[int, typer.Option(help="How many different ones there are.")] = 1,
     routing: Annotated[str, typer.Option(help="The router's policy.")] = "prefix",
+    prefills: Annotated[
+        int, typer.Option(help="So many of the replicas compute prompts for the others.")
+    ] = 0,
+    handover: Annotated[Handover, typer.Option(help="With --prefills: whether they do.")] = Handover.AUTO,
+    copy_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="With --prefills: tokens per second that are copied to a store. [default: measured]",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the requests that are drawn.")] = 0,
     json: Json = None,
 ) -> None:
@@ -62,6 +82,9 @@ def plan(
         slo=slo,
         routing=routing,
         json=json,
+        prefills=prefills,
+        handover=handover.value,
+        copy_rate=copy_rate,
     )
 
 

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pageant.actors.router.handover import Handover
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.loads import Arrivals, Lengths
-from pageant.scripts.planning.calibration import calibrate
+from pageant.scripts.planning.calibration import calibrate, calibrate_copies
 from pageant.scripts.planning.cluster import PlannedCluster
 from pageant.scripts.planning.figures import medians_and_p99s, verdict
 from pageant.scripts.planning.outcome import Outcome
@@ -89,12 +90,18 @@ def plan(
     slo: str | None,
     routing: str,
     json: Path | None,
+    prefills: int = 0,
+    handover: Handover = "auto",
+    copy_rate: float | None = None,
 ) -> None:
     """Print the figures of so many replicas, or those around the fewest that hold `slo`.
 
     Args:
         recording: of which the step times, sizes and requests are; None measures `engine`'s model first.
         replicas: None searches, which needs `slo`.
+        prefills: how many of the replicas compute prompts for the others.
+        handover: whether these do; see `Router.Options`.
+        copy_rate: tokens per second whose blocks are copied to a store or from it; None measures it where needed.
 
     Raises:
         BadRequest: the load or the service level cannot be meant so.
@@ -108,14 +115,30 @@ def plan(
     for name, value in (("replicas", replicas), ("replicas_max", replicas_max)):
         if value is not None and value < 1:
             raise BadRequest(f"{name} is {value}; expected at least 1", name)
+    if prefills < 0 or (replicas is not None and prefills >= replicas):
+        most = "any number" if replicas is None else f"at most {replicas - 1}"
+        raise BadRequest(
+            f"prefills is {prefills}; expected at least 0 and {most}: others go on with outputs", "prefills"
+        )
+    if copy_rate is not None and not copy_rate > 0:
+        raise BadRequest(f"copy_rate is {copy_rate:g}; expected tokens per second, above 0", "copy_rate")
     check_settings(engine)
     measured = read_load(recording) if recording is not None else _calibrated(engine, load)
     check_recorded(measured)
     shape = shape_of(measured, engine)
+    copy_seconds = None if not prefills else _copy_seconds(recording, engine, copy_rate)
     _check(load, measured, shape)
 
     def run(number: int, factor: float) -> Outcome:
-        cluster = PlannedCluster(shape, measured.costs, (1.0,) * number, routing)
+        apart: dict[str, Any] = {}
+        if prefills:
+            # One replica does everything: there is no other for outputs.
+            apart = {
+                "prefills": min(prefills, number - 1),
+                "handover": handover,
+                "copy_seconds": copy_seconds,
+            }
+        cluster = PlannedCluster(shape, measured.costs, (1.0,) * number, routing, **apart)
         began = time.perf_counter()
         outcome = cluster.run(load.draw(measured, factor))
         took = time.perf_counter() - began
@@ -130,6 +153,8 @@ def plan(
     data = {
         "shape": asdict(shape),
         "step_seconds": asdict(measured.costs.fitted),
+        "prefills": prefills,
+        "copy_seconds_per_token": copy_seconds,
         "slo": None if level is None else level.bounds,
         "replicas": found.replicas,
         "outcomes": [outcome.as_data() for _, outcome in sorted(found.tried.items())],
@@ -145,6 +170,20 @@ def _calibrated(engine: Mapping[str, Any], load: PlannedLoad) -> Load:
     print("measuring the times of steps here", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         return calibrate(Path(folder) / "calibration.recording", engine)
+
+
+def _copy_seconds(recording: Path | None, engine: Mapping[str, Any], copy_rate: float | None) -> float:
+    """Return the seconds that the block of a token takes to be copied to a store, or from it."""
+    if copy_rate is not None:
+        return 1 / copy_rate
+    if recording is not None:
+        raise BadRequest(
+            "the recording does not say how fast blocks are copied; expected --copy-rate, in tokens per second",
+            "copy_rate",
+        )
+    print("measuring copies to and from a store here", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        return calibrate_copies(Path(folder) / "copies.recording", engine)
 
 
 def _check(load: PlannedLoad, measured: Load, shape: ReplicaShape) -> None:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pageant
 from pageant.actors.runtime.loop import new_event_loop
+from pageant.actors.runtime.recorder import KINDS
+from pageant.actors.runtime.recording import RecordingReader
+from pageant.protocol.errors import BadRequest
+from pageant.protocol.storing import Reserve
+from pageant.scripts.bench.store import Copies, Way
 from pageant.scripts.replay.load import Load, read_load
 
 TOGETHER = (1, 4, 16, 2, 8, 32, 1, 3, 12, 24, 2, 6, 1)
@@ -21,6 +28,10 @@ STAGGERED = 24
 PROMPT_TOKENS = (16, 1024)
 """The least and the most tokens of a prompt, as far as the model takes so many."""
 OUTPUT_TOKENS = 32
+CALIBRATED_STORE = "64MiB"
+WAYS: tuple[Way, ...] = ("save", "restore")
+COPIED_BLOCKS, COPIES, LAYERS, HEADS = 64, 8, 4, 2
+"""Blocks of a copy whose time is taken, how often each way, and the parts of a block."""
 TOKEN_IDS = (10, 250)
 """First and last token id of the prompts, which every vocabulary has."""
 
@@ -38,6 +49,43 @@ def calibrate(path: Path, settings: Mapping[str, Any]) -> Load:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_run(path, dict(settings), replicas))
     return read_load(path, "replica-0/" if replicas > 1 else None)
+
+
+def calibrate_copies(path: Path, settings: Mapping[str, Any]) -> float:
+    """Return the seconds that the block of a token takes to be copied to a store or from it, in the median.
+
+    An engine with a store says how large a slot is. Copies of slots of that size are then timed here.
+
+    Args:
+        path: a new file for a recording of what is reserved.
+        settings: of the engine, with its `model`; the number of replicas there is of no account.
+    """
+    own = {name: value for name, value in settings.items() if name != "replicas"}
+    own.setdefault("store_memory", CALIBRATED_STORE)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_run_stored(path, own))
+    with RecordingReader(path) as reader:
+        block_size = reader.header.block_size
+        found = [reader.decode(message) for message in reader.messages() if message.kind == "Reserve"]
+    sizes = [one.slot_bytes for one in found if isinstance(one, Reserve)]
+    if not sizes or not block_size:
+        raise BadRequest("no block was saved while copies were measured; expected --copy-rate", "copy_rate")
+    copies = Copies(COPIED_BLOCKS, LAYERS, HEADS, max(8, sizes[0] // (2 * LAYERS * HEADS) // 8 * 8))
+    took: list[float] = []
+    for _ in range(COPIES):
+        for way in WAYS:
+            began = time.perf_counter()
+            copies.move(way)
+            took.append(time.perf_counter() - began)
+    return median(took[len(WAYS) :]) / COPIED_BLOCKS / block_size
+
+
+async def _run_stored(path: Path, settings: dict[str, Any]) -> None:
+    model = settings.pop("model", None)
+    async with pageant.Engine(model, **settings) as engine:
+        longest = min(PROMPT_TOKENS[1], engine.max_model_len - OUTPUT_TOKENS)
+        async with engine.record(path, kinds=(*KINDS, "Reserve")):
+            await _round(engine, random.Random(1), 4, longest)
 
 
 async def _run(path: Path, settings: dict[str, Any], replicas: int) -> None:

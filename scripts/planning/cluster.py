@@ -7,13 +7,17 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from pageant.actors.router.core import RouterCore
+from pageant.actors.router.handover import Handover
 from pageant.actors.router.policies import make_policy
 from pageant.actors.router.rebalancing import MoveAdvice
 from pageant.protocol.arrays import int32
+from pageant.protocol.errors import BadRequest
 from pageant.protocol.routing import LOAD_SECONDS, Route
 from pageant.protocol.serving import Resumption
+from pageant.scripts.planning.copies import Action, PlannedStore
 from pageant.scripts.planning.device import TOKEN
 from pageant.scripts.planning.outcome import Outcome, RequestTimes, summed_up
 from pageant.scripts.planning.replica import PlannedReplica, ReplicaShape
@@ -43,7 +47,12 @@ class PlannedCluster:
     Args:
         speeds: how many times as fast as `costs` says each replica is.
         routing: the router's policy.
-        rebalance: whether requests move from replicas that lack KV memory. They are computed again where they go on.
+        rebalance: whether requests move from replicas that lack KV memory. They are computed again where they go on,
+            but for what the store has.
+        prefills: the first so many replicas compute prompts for the others; 0 is none.
+        handover: whether they do; see `Router.Options`.
+        copy_seconds: that the block of a token takes to be copied to a store that all share, or from it; None is no
+            store.
     """
 
     def __init__(
@@ -54,19 +63,31 @@ class PlannedCluster:
         routing: str = "prefix",
         *,
         rebalance: bool = True,
+        prefills: int = 0,
+        handover: Handover = "auto",
+        copy_seconds: float | None = None,
     ) -> None:
+        if prefills and prefills >= len(speeds):
+            raise BadRequest(
+                f"{prefills} of {len(speeds)} replicas compute prompts; expected another for outputs",
+                "prefills",
+            )
+        store = None if copy_seconds is None else PlannedStore(copy_seconds)
         # Seconds of model time.
         self.now = 0.0
         self.requests: list[RequestTimes] = []
         self.replicas = {
-            f"replica-{number}/": PlannedReplica(f"replica-{number}/", shape, costs, speed)
+            f"replica-{number}/": PlannedReplica(f"replica-{number}/", shape, costs, speed, store)
             for number, speed in enumerate(speeds)
         }
         self._router: RouterCore | None = None
         if len(speeds) > 1:
-            self._router = RouterCore(make_policy(routing), rebalance=rebalance)
+            self._router = RouterCore(make_policy(routing), handover=handover, rebalance=rebalance)
         # Open requests of each replica by number, those that came last at the end.
         self._open: dict[str, dict[int, PlannedRequest]] = {name: {} for name in self.replicas}
+        # Where requests go on whose prompts are computed elsewhere, and those that did.
+        self._next: dict[int, str] = {}
+        self._handed_over: set[int] = set()
         # How often a request changed its replica.
         self.moves = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -74,8 +95,8 @@ class PlannedCluster:
         # When the plan of a replica is over that has an event on the heap, and replicas whose load has one.
         self._stepping: dict[str, float] = {}
         self._reporting: set[str] = set()
-        for name, replica in self.replicas.items():
-            self._introduce(name, replica)
+        for number, (name, replica) in enumerate(self.replicas.items()):
+            self._introduce(name, replica, only_prefills=number < prefills)
 
     def run(self, requests: Iterable[PlannedRequest]) -> Outcome:
         """Serve all requests to their ends, and sum up. They come in order of arrival, each when it is due."""
@@ -92,13 +113,14 @@ class PlannedCluster:
             max(one.memory for one in replicas),
             sum(one.preemptions for one in replicas),
             self.moves,
+            len(self._handed_over),
         )
 
-    def _introduce(self, name: str, replica: PlannedReplica) -> None:
+    def _introduce(self, name: str, replica: PlannedReplica, *, only_prefills: bool) -> None:
         """Tell the router of a replica that is up and has nothing to do."""
         if self._router is None:
             return
-        self._router.scheduler_up(name, 1)
+        self._router.scheduler_up(name, 1, only_prefills=only_prefills)
         for events in replica.take_events():
             self._router.blocks_changed(name, events)
         load = replica.take_load()
@@ -116,18 +138,23 @@ class PlannedCluster:
 
     def _arrive(self, request: PlannedRequest, others: Iterable[PlannedRequest]) -> None:
         number = len(self.requests)
-        name, ticket, expected = self._route(request)
+        place, ticket, expected, via = self._route(request)
+        name = via or place
+        if via:
+            self._next[number] = place
         times = RequestTimes(self.now, len(request.prompt), replica=name)
         self.requests.append(times)
         self._open[name][number] = request
-        self.replicas[name].submit(number, request, self.now, ticket=ticket, expected=expected)
+        replica = self.replicas[name]
+        replica.submit(number, request, self.now, ticket=ticket, expected=expected, handover=bool(via))
         self._follow(name)
         self._expect_next(others)
 
-    def _route(self, request: PlannedRequest) -> tuple[str, int, int]:
-        """Return the replica that gets a request, the router's ticket, and the tokens that it is to compute."""
+    def _route(self, request: PlannedRequest) -> tuple[str, int, int, str]:
+        """Return the replica that gets a request, the router's ticket, the tokens that are to be computed, and the
+        replica that computes the prompt before; "" for none."""
         if self._router is None:
-            return next(iter(self.replicas)), 0, len(request.prompt)
+            return next(iter(self.replicas)), 0, len(request.prompt), ""
         asked = Route(
             model="",
             token_ids=request.prompt,
@@ -140,7 +167,8 @@ class PlannedCluster:
             has_embeddings=(False,),
         )
         routed = self._router.route(asked, self.now)
-        return routed.places[0], int(routed.tickets[0]), int(routed.expected_tokens[0])
+        via = routed.via[0] if routed.via else ""
+        return routed.places[0], int(routed.tickets[0]), int(routed.expected_tokens[0]), via
 
     def _follow(self, name: str) -> None:
         """Take what came of a replica's last event, and wait for its next step."""
@@ -149,11 +177,16 @@ class PlannedCluster:
             self.requests[said.number].output(said.times)
         for progress in replica.take_progress():
             times = self.requests[progress.number]
-            if progress.cached is not None:
+            if progress.cached is not None and progress.number not in self._handed_over:
                 times.cached_tokens = progress.cached
             if progress.ended is not None:
                 times.refused = progress.ended not in SERVED
                 del self._open[name][progress.number]
+        for number in replica.take_handed():
+            self._handed_over.add(number)
+            self._go_on(number, self._open[name].pop(number), self._next.pop(number))
+        for at, action in replica.take_timers():
+            self._at(max(at, self.now), partial(self._happen, name, action))
         self._await_step(name, replica.next_at)
         if self._router is not None:
             for events in replica.take_events():
@@ -161,6 +194,20 @@ class PlannedCluster:
             if name not in self._reporting:
                 self._reporting.add(name)
                 self._at(self.now + LOAD_SECONDS, lambda: self._report(name))
+
+    def _happen(self, name: str, action: Action) -> None:
+        self.replicas[name].happen(action, self.now)
+        self._follow(name)
+
+    def _go_on(self, number: int, request: PlannedRequest, place: str) -> None:
+        """Submit a request, with its output so far, at another replica."""
+        times = self.requests[number]
+        said = int32([TOKEN] * times.output_tokens)
+        self._open[place][number] = request
+        times.replica = place
+        past = Resumption(token_ids=said, age=self.now - times.arrived_at)
+        self.replicas[place].submit(number, request, self.now, past=past)
+        self._follow(place)
 
     def _await_step(self, name: str, at: float | None) -> None:
         """Have a replica's plan end at `at`, which may be sooner than it was."""
@@ -194,12 +241,6 @@ class PlannedCluster:
                 moving[number] = request
         self._follow(advice.source)  # by which all of their output is known
         for number, request in moving.items():
-            times = self.requests[number]
-            said = int32([TOKEN] * times.output_tokens)
             del self._open[advice.source][number]
-            self._open[advice.target][number] = request
-            times.replica = advice.target
-            past = Resumption(token_ids=said, age=self.now - times.arrived_at)
-            self.replicas[advice.target].submit(number, request, self.now, past=past)
+            self._go_on(number, request, advice.target)
         self.moves += len(moving)
-        self._follow(advice.target)

@@ -96,6 +96,17 @@ class PlannedDevice:
         self._plans.append(plan)
         self._outputs = outputs
 
+    @property
+    def last_plan(self) -> int | None:
+        """Return the number of the last plan that is to be computed; None while the device rests."""
+        return self._plans[-1].number if self._plans else None
+
+    def drop(self, number: int) -> None:
+        """Say no more of a request, all of whose plans are computed."""
+        row = self._rows.pop(number, None)
+        if row is not None and self._numbers[row] == number:
+            self._left[row] = 0
+
     def begin(self, now: float) -> None:
         """Compute the first plan, if there is one and the device rests."""
         if self.next_at is not None or not self._plans:

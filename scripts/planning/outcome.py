@@ -91,6 +91,8 @@ class Outcome:
     preemptions: int
     moves: int = 0
     """How often a request changed its replica, since that lacked memory."""
+    handed_over: int = 0
+    """Requests whose prompts were computed by a replica for that."""
 
     @property
     def output_tokens_per_second(self) -> float:
@@ -115,6 +117,7 @@ def summed_up(
     memory: float,
     preemptions: int,
     moves: int = 0,
+    handed_over: int = 0,
 ) -> Outcome:
     """Sum up a run.
 
@@ -143,6 +146,7 @@ def summed_up(
         memory=memory,
         preemptions=preemptions,
         moves=moves,
+        handed_over=handed_over,
     )
 
 

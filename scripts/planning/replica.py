@@ -22,11 +22,14 @@ from pageant.protocol.routing import Load
 from pageant.protocol.sampling import RequestOutputKind, SamplingParams
 from pageant.protocol.serving import Resumption, Submit
 from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan
+from pageant.scripts.planning.copies import Action, PlannedCopies, PlannedStore
 from pageant.scripts.planning.device import END_TOKEN, EPOCH, PlannedDevice, Said
 from pageant.scripts.planning.requests import PlannedRequest
 from pageant.scripts.replay.costs import StepCosts
 
 FRONTEND = "frontend"
+MANAGER = 1
+"""The incarnation of the block manager."""
 STEPS_PER_PLAN = 64
 """The most steps of a plan: each costs the cores about the same, however many steps it has."""
 
@@ -74,9 +77,17 @@ class PlannedReplica:
     Args:
         costs: of a step, by its size.
         speed: how many times as fast as `costs` says the device is.
+        store: keeps its blocks for other replicas; None is none.
     """
 
-    def __init__(self, name: str, shape: ReplicaShape, costs: StepCosts, speed: float = 1.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        shape: ReplicaShape,
+        costs: StepCosts,
+        speed: float = 1.0,
+        store: PlannedStore | None = None,
+    ) -> None:
         limits = Limits(
             max_num_seqs=shape.max_num_seqs,
             max_num_batched_tokens=shape.max_num_batched_tokens,
@@ -94,6 +105,7 @@ class PlannedReplica:
         self._core = SchedulerCore(make_policy(shape.policy), limits)
         pool = BlockPool(shape.num_blocks)
         self._blocks = Allocation(pool, shape.block_size, windows=shape.windows)
+        self._copies = None if store is None else PlannedCopies(store, self._blocks, self._stored_arrived)
         self._follower = Follower(tokens=False)
         self._meter = LoadMeter(self._core)
         self._device = PlannedDevice(
@@ -105,6 +117,9 @@ class PlannedReplica:
         # The numbers of open requests by the scheduler's serial, and the tokens of their outputs by number.
         self._numbers: dict[int, int] = {}
         self._outputs: dict[int, int] = {}
+        # Numbers of requests whose outputs go on elsewhere after the first token, and of those that now do.
+        self._handing: set[int] = set()
+        self._handed: list[int] = []
         self._progress: list[Progress] = []
         self._said: list[Said] = []
         ready = ExecutorReady(
@@ -120,7 +135,7 @@ class PlannedReplica:
         )
         self._meter.executor_ready(ready)
         self._core.executor_ready(ready)
-        self._core.pool_ready(EPOCH, 1)
+        self._core.pool_ready(EPOCH, MANAGER)
         self._blocks.follow(self._follower.note)
         self._pump(0.0)
 
@@ -148,15 +163,19 @@ class PlannedReplica:
         ticket: int = 0,
         expected: int | None = None,
         past: Resumption | None = None,
+        handover: bool = False,
     ) -> None:
         """Take a request at `now`.
 
         Args:
+            handover: its output goes on at another replica after the first token.
             ticket, expected: the router's ticket, and the tokens of the prompt that it expects to be computed.
             past: of a request that comes from another replica.
         """
         self._outputs[number] = request.output_tokens
         self._meter.submitted(ticket)
+        if handover:
+            self._handing.add(number)
         self._core.submit(
             Submit(
                 request_id=str(number),
@@ -166,6 +185,7 @@ class PlannedReplica:
                 ticket=ticket,
                 expected_tokens=expected,
                 resume=past,
+                handover=handover,
             ),
             now,
         )
@@ -188,6 +208,8 @@ class PlannedReplica:
         self._said += finished.said
         self._device.begin(now)
         self._core.stepped(finished.result, now)
+        if self._copies is not None:
+            self._copies.computed(finished.result.number, finished.tokens, finished.durations, now)
         for seconds in finished.durations:
             self._meter.stepped(finished.tokens, seconds)
         self._pump(now)
@@ -196,6 +218,23 @@ class PlannedReplica:
         """Return the output since the last call."""
         said, self._said = self._said, []
         return said
+
+    def take_handed(self) -> list[int]:
+        """Return the numbers of requests that are to go on elsewhere since the last call."""
+        handed, self._handed = self._handed, []
+        return handed
+
+    def take_timers(self) -> list[tuple[float, Action]]:
+        """Return what is to happen later, for `happen` at the times, since the last call."""
+        return [] if self._copies is None else self._copies.take_timers()
+
+    def happen(self, action: Action, now: float) -> None:
+        """Let something happen that was to happen at `now`."""
+        action(now)
+        self._pump(now)
+
+    def _stored_arrived(self) -> None:
+        self._core.stored_arrived(MANAGER)
 
     def take_progress(self) -> list[Progress]:
         """Return what else became of requests since the last call."""
@@ -222,6 +261,8 @@ class PlannedReplica:
         while outbox := self._core.take_outbox():
             for address, message in outbox:
                 self._deliver(address, message, now)
+        if self._copies is not None:
+            self._copies.tend(self._device.last_plan, now)
         self._device.begin(now)
 
     def _deliver(self, address: str, message: Message, now: float) -> None:
@@ -248,8 +289,13 @@ class PlannedReplica:
             serial = int(batch.serials[index])
             number = self._numbers[serial]
             cached = None if facts is None else facts.num_cached_tokens
-            if finished is None or finished.cause != "moved":
+            if finished is not None and finished.cause == "moved" and number in self._handing:
+                self._progress.append(Progress(number, cached, None))
+                self._device.drop(number)
+                self._handed.append(number)
+            elif finished is None or finished.cause != "moved":
                 self._progress.append(Progress(number, cached, None if finished is None else finished.reason))
             if finished is not None:
+                self._handing.discard(number)
                 del self._numbers[serial]
                 self._outputs.pop(number, None)

@@ -32,8 +32,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             raise BadRequest(f"{name} is not modelled; expected a plan without it", name)
     if isinstance(settings.get("replicas"), Mapping):
         raise BadRequest(
-            "replicas are of several kinds, such as prefill and decode, which is not modelled; expected replicas "
-            "that are all alike, whose number --replicas says",
+            "replicas are of several kinds, which a plan is told otherwise; expected --prefills, how many of the "
+            "replicas compute prompts for the others",
             "replicas",
         )
     for name in ACTORS:

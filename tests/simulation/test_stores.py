@@ -5,15 +5,10 @@ from __future__ import annotations
 import itertools
 from random import Random
 
-import msgspec
-import pytest
-
 from pageant.actors.blocks.stored import StoredBlocks
 from pageant.actors.executor.simulated import SimulatedExecutor
 from pageant.actors.executor.tiers import stored_memory
 from pageant.actors.frontend.moving import Moving
-from pageant.actors.frontend.requests import OpenSequence
-from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.store.index import StoreIndex
 from pageant.protocol import arena
 from pageant.protocol.arena import Arena
@@ -138,42 +133,3 @@ def test_a_request_that_is_lost_while_it_is_handed_over(monkeypatch):
     monkeypatch.setattr(Moving, "handed_over", lossy)
     violation = caught_by(first=11, suits=has_kinds)
     assert any(text in violation for text in ("never ended", "do not come to rest", "did not answer"))
-
-
-def test_a_request_that_is_handed_over_without_its_first_token(monkeypatch):
-    again = OpenSequence.again
-
-    def forgetful(self, *args):
-        submit = again(self, *args)
-        if submit.resume is None or len(submit.resume.token_ids) != 1:
-            return submit
-        return msgspec.structs.replace(submit, resume=None)
-
-    monkeypatch.setattr(OpenSequence, "again", forgetful)
-    assert caught_by(suits=has_kinds)
-
-
-def test_a_prompt_that_is_handed_over_and_goes_on_where_it_was_too(monkeypatch):
-    """The replica for prompts keeps what it has handed over, and goes on with it."""
-    end = OpenRequests.end
-
-    def kept(self, request, reason, **how):
-        if how.get("cause") != "moved" or not request.hands_over:
-            return end(self, request, reason, **how)
-        return None
-
-    monkeypatch.setattr(OpenRequests, "end", kept)
-    assert caught_by(suits=has_kinds)
-
-
-def test_a_move_that_leaves_the_request_where_it_was(monkeypatch):
-    """It is submitted at the other replica, and has its tokens from the old one."""
-    move_some = Moving.move_some
-
-    def hasty(self, peers, source, target, num_tokens):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Moving, "_end_there", lambda self, peers, place, some: None)
-            return move_some(self, peers, source, target, num_tokens)
-
-    monkeypatch.setattr(Moving, "move_some", hasty)
-    assert caught_by()

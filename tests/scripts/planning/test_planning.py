@@ -125,11 +125,19 @@ def test_what_is_no_service_level_is_refused(text, message):
         ),
         (
             ["--replicas", "1", "--rate", "1", "--set", "replicas.prefill.count=1"],
-            "replicas are of several kinds, such as prefill and decode, which is not modelled",
+            "replicas are of several kinds, which a plan is told otherwise; expected --prefills",
         ),
         (
             ["--replicas", "1", "--rate", "1", "--set", "actors.store.options.memory=1GiB"],
             "an actor called store is not modelled",
+        ),
+        (
+            ["--replicas", "2", "--rate", "1", "--prefills", "2"],
+            "prefills is 2; expected at least 0 and at most 1",
+        ),
+        (
+            ["--replicas", "2", "--rate", "1", "--copy-rate", "0"],
+            "copy_rate is 0; expected tokens per second",
         ),
         (["--slo", "ttft=1s", "--recording", "nowhere.recording"], "nowhere.recording: No such file"),
     ],
