@@ -16,7 +16,7 @@ from pageant.actors.runtime.recorder import KINDS
 from pageant.actors.runtime.recording import RecordingReader
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.storing import Reserve
-from pageant.scripts.bench.store import Copies, Way
+from pageant.scripts.copies import Copies, Way
 from pageant.scripts.replay.load import Load, read_load
 
 TOGETHER = (1, 4, 16, 2, 8, 32, 1, 3, 12, 24, 2, 6, 1)

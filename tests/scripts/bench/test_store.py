@@ -4,8 +4,9 @@ import json
 
 from typer.testing import CliRunner
 
-from pageant.scripts.bench.store import Copies, measure_copies
+from pageant.scripts.bench.store import measure_copies
 from pageant.scripts.cli import app
+from pageant.scripts.copies import Copies
 from pageant.scripts.engine_options import DEMO_MODEL
 
 
