@@ -106,5 +106,26 @@ def test_costs_are_found_again_and_none_is_negative():
     slopes = itertools.accumulate((one.seconds for one in costs.fitted.bends), initial=costs.fitted.token)
     assert min(slopes) >= -1e-12, "no token costs less than nothing"
     luck = costs.luck()
-    assert [next(luck) for _ in range(10)] == pytest.approx([1.0] * 10)
+    factors = [costs.factor(StepSize(chance.randint(1, 500), 1, 1), next(luck)) for _ in range(10)]
+    assert factors == pytest.approx([1.0] * 10)
     assert StepCosts().expected(StepSize(1, 1, 1)) > 0
+
+
+def test_costs_of_short_steps_are_not_bent_by_long_ones():
+    """A row costs little up to 16, and then much; some steps are held up. The median of each size is expected."""
+    chance, costs = random.Random(6), StepCosts()
+
+    def seconds(rows: int) -> float:
+        return 0.003 + 2e-4 * rows + 6e-4 * max(0, rows - 16)
+
+    for _ in range(600):
+        rows = chance.choice((1, 2, 4, 8, 16, 24, 32))
+        held_up = 5.0 if chance.random() < 0.1 else chance.uniform(0.95, 1.05)
+        costs.add(StepSize(rows, rows, 100 * rows), seconds(rows) * held_up)
+    for _ in range(30):
+        tokens = chance.randint(500, 2000)
+        costs.add(StepSize(tokens, 4, tokens), (0.01 + 8e-4 * tokens) * chance.uniform(0.8, 1.3))
+    costs.fit()
+    for rows in (1, 4, 16, 32):
+        assert costs.expected(StepSize(rows, rows, 100 * rows)) == pytest.approx(seconds(rows), rel=0.1)
+    assert costs.factor(StepSize(1, 1, 1), 0.999) > 4 > 1.1 > costs.factor(StepSize(1, 1, 1), 0.5)
