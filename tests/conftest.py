@@ -1,9 +1,10 @@
-"""Settings of every test: one thread of torch's, no deadlines, the order in which two processes take the files, and
-adapters."""
+"""Settings of every test: one thread of torch's, no deadlines, the order in which two processes take the files, forks
+in place of new interpreters, and adapters."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from hypothesis import settings
 
 from pageant.kernels.cpu.build import cache_folder
 
+from .warm_processes import REFUSED, Forks, install
+
 HERE = Path(__file__).parent
 # What takes longest comes first, so that the two of scripts/test come to their ends at about the same time.
 LONGEST_FIRST = ("simulation", "integration", "scripts", "docs", "kernels")
@@ -23,6 +26,9 @@ torch.set_num_threads(1)
 
 # Compiled kernels stay where they are, whatever cache folder a test has for all else: compiling takes a minute.
 os.environ.setdefault("PAGEANT_CACHE", str(cache_folder()))
+
+if sys.platform == "linux":
+    install(Forks(os.environ))
 
 # How long an example takes is no one's promise: a first one may compile a kernel, and others use the machine too.
 settings.register_profile("untimed", deadline=None)
@@ -45,6 +51,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from .crash_once import CrashOnce
 
     return CrashOnce(config, log)
+
+
+@pytest.fixture
+def real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every process of the test be a new interpreter; see `warm_processes`."""
+    monkeypatch.setenv(REFUSED, "1")
 
 
 @pytest.fixture(scope="session")
