@@ -14,6 +14,7 @@ in place of 8000.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shlex
 import shutil
@@ -33,6 +34,7 @@ from pageant.actors.client.settings import topology_of
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
 from tests.command_words import read_words
 from tests.random_adapters import save_adapter
+from tests.warm_processes import WILLING
 
 ROOT = Path(pageant.__file__).parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -215,6 +217,7 @@ def test_python_runs(page: Path, reader: Path, tmp_path: Path, request: pytest.F
         text=True,
         timeout=240,
         check=False,
+        env=os.environ | {WILLING: "1"},
     )
     assert result.returncode == 0, result.stderr[-4000:]
     said = re.split(r"^=== .*/(\d+)\.py\n", result.stdout, flags=re.MULTILINE)
