@@ -16,6 +16,9 @@ import pytest
 
 from pageant.scripts.server_process import free_port
 
+# The life of a process is what is tested.
+pytestmark = pytest.mark.usefixtures("real_processes")
+
 HERE = Path(__file__).parent
 END_SECONDS_MAX = 600.0
 """Ends take a second; other tests use the machine too."""

@@ -11,6 +11,9 @@ import pytest
 
 from pageant.actors.runtime.isolation import IsolatedDeath, IsolatedLimits, Isolation
 
+# The life of a process is what is tested.
+pytestmark = pytest.mark.usefixtures("real_processes")
+
 OPENER = "isolation_players:open_player"
 MIB = 1 << 20
 

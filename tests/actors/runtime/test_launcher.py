@@ -21,6 +21,9 @@ from pageant.actors.runtime.resolving import Cast, resolve
 from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import TopologyError
 
+# The life of a process is what is tested.
+pytestmark = pytest.mark.usefixtures("real_processes")
+
 SECONDS = 20.0
 Children = Callable[[], list[psutil.Process]]
 WATCHED = {"placement": "each", "actors": {"watcher": {"class": "runtime_players:Watcher"}}}

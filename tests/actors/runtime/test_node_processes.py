@@ -15,6 +15,9 @@ from runtime_players import GetLog, Ping, Until, pid_of
 
 from tests.actors.runtime.guests import ENVIRONMENT, SECONDS
 
+# The life of a process is what is tested.
+pytestmark = pytest.mark.usefixtures("real_processes")
+
 PARENT = """
 import asyncio, sys
 from pageant.actors.runtime.cluster import Cluster

@@ -22,6 +22,9 @@ from pageant.actors.runtime.topology import parse
 from pageant.protocol.errors import DeadlineExceeded, GivenUp, PeerGone, StartupError, TopologyError
 from pageant.protocol.supervision import SwapActor
 
+# The life of a process is what is tested.
+pytestmark = pytest.mark.usefixtures("real_processes")
+
 SECONDS = 20.0
 WATCHED = {"watcher": {"class": "runtime_players:Watcher"}}
 NO_DELAY = RestartLimits(delay_first=0.0, delay_max=0.0, early_deaths_max=2)
