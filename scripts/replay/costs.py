@@ -4,8 +4,8 @@ A token more costs little where a step has few, since kernels read the weights a
 the cost of a token is a line with bends. The fit makes relative errors small: a decode step counts as much as a prefill
 that takes a hundred times as long.
 
-What this does not explain (other work on the machine, for one) comes back by lot: each step takes as many times what is
-expected as some step of about its tokens did in the recording, the same for every replay.
+What this does not explain (other work on the machine, for one) comes back by lot, the same for every replay. Each step
+takes as many times what is expected as some step of about its tokens did in the recording.
 """
 
 from __future__ import annotations
