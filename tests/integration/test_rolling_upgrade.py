@@ -12,10 +12,15 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+import pytest
+
 import pageant
 from pageant import SamplingParams
 from pageant.actors.runtime.version import VERSION
 from pageant.scripts.chaos.load import Asked, Load, difference, undisturbed
+
+# A fork would have the protocol of this checkout.
+pytestmark = pytest.mark.usefixtures("real_processes")
 
 SECONDS = 60
 PACKAGE = Path(pageant.__file__).parent
