@@ -52,6 +52,7 @@ _IN_WORK_MAX = 2
 
 
 T = TypeVar("T")
+D = TypeVar("D")  # what a file was decoded to
 
 
 def _dtype(name: str) -> str:
@@ -202,15 +203,13 @@ class Encoder(Actor):
             raise ImageRefused("the image has no data; expected a file")
         data = image.data.tobytes()
         file = blake2b(data, digest_size=NAME_BYTES).digest()
-        if (known := self._cache.of_file(file)) is not None:
-            self._cached += 1
-            return known
-        async with self._turns:
-            pixels = await self.offload_beside("decoding", self._decode, data)
-            digest = await self.offload_beside("decoding", digest_of, pixels)
-            return await self._encode_once(
-                file, digest, lambda: self._encoder.encode(pixels, digest, tokens_max)
-            )
+        return await self._encode_file(
+            file,
+            self._turns,
+            lambda: self._decode(data),
+            digest_of,
+            lambda pixels, digest: self._encoder.encode(pixels, digest, tokens_max),
+        )
 
     async def _encode_video(self, video: VideoPart, tokens_max: int | None) -> EncodedImage:
         """Return one video; raises `VideoRefused`."""
@@ -219,15 +218,34 @@ class Encoder(Actor):
         sizes = None if video.sizes is None else tuple(video.sizes.tolist())
         asked = video_request(video.data.tobytes(), sizes, video.fps)
         file = blake2b(asked, digest_size=NAME_BYTES, person=b"pageant-video").digest()
+        return await self._encode_file(
+            file,
+            self._video_turn,
+            lambda: self._decode_video(asked),
+            digest_of_video,
+            lambda frames, digest: self._encoder.encode_video(frames, digest, tokens_max),
+        )
+
+    async def _encode_file(
+        self,
+        file: bytes,
+        turns: asyncio.Semaphore,
+        decode: Callable[[], D],
+        digest_of: Callable[[D], bytes],
+        encode: Callable[[D, bytes], EncodedImage],
+    ) -> EncodedImage:
+        """Return a file encoded, by its digest `file`. It is decoded in one of `turns`, unless it is known.
+
+        Args:
+            encode: of what was decoded, and its digest.
+        """
         if (known := self._cache.of_file(file)) is not None:
             self._cached += 1
             return known
-        async with self._video_turn:
-            frames = await self.offload_beside("decoding", self._decode_video, asked)
-            digest = await self.offload_beside("decoding", digest_of_video, frames)
-            return await self._encode_once(
-                file, digest, lambda: self._encoder.encode_video(frames, digest, tokens_max)
-            )
+        async with turns:
+            pixels = await self.offload_beside("decoding", decode)
+            digest = await self.offload_beside("decoding", digest_of, pixels)
+            return await self._encode_once(file, digest, lambda: encode(pixels, digest))
 
     async def _encode_once(
         self, file: bytes, digest: bytes, encode: Callable[[], EncodedImage]

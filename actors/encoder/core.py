@@ -128,7 +128,7 @@ class ImageEncoder:
 
     @property
     def video(self) -> VideoSpec:
-        """How the model sees videos.
+        """Return how the model sees videos.
 
         Raises:
             VideoRefused: it sees none.

@@ -13,7 +13,7 @@ from pageant.models.vision.processing import BYTES_MAX
 from pageant.protocol.encoding import ImagePart
 from pageant.protocol.errors import BadRequest
 
-__all__ = ["read_base64", "read_data_url", "read_encoded", "read_image", "read_url"]
+__all__ = ["check_bytes", "read_base64", "read_data_url", "read_encoded", "read_image", "read_url"]
 
 _EXPECTED = "expected a data: URL such as data:image/png;base64,..."
 
@@ -74,7 +74,7 @@ def read_base64(
         data = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadRequest(f"{place} is no base64 ({error}); expected {what} in it", parameter) from None
-    _check_bytes(data, place, parameter, bytes_max, what)
+    check_bytes(data, place, parameter, bytes_max, what)
     return data
 
 
@@ -127,11 +127,18 @@ def _as_png(image: Any, place: str, parameter: str) -> bytes:
 
 
 def _part(data: bytes, place: str, parameter: str) -> ImagePart:
-    _check_bytes(data, place, parameter, BYTES_MAX, "an image")
+    check_bytes(data, place, parameter, BYTES_MAX, "an image")
     return ImagePart(data=np.frombuffer(data, np.uint8))
 
 
-def _check_bytes(data: bytes, place: str, parameter: str, bytes_max: int, what: str) -> None:
+def check_bytes(
+    data: bytes | bytearray | memoryview, place: str, parameter: str, bytes_max: int, what: str
+) -> None:
+    """Refuse a file without bytes, or with more than `bytes_max`. `what` was expected, such as "an image".
+
+    Raises:
+        BadRequest: names the place.
+    """
     if not data:
         raise BadRequest(f"{place} has no bytes; expected {what}", parameter)
     if len(data) > bytes_max:

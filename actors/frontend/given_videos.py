@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pageant.actors.frontend.given_images import read_base64, read_data_url, read_image
+from pageant.actors.frontend.given_images import check_bytes, read_base64, read_data_url, read_image
 from pageant.models.vision.video import VIDEO_BYTES_MAX
 from pageant.protocol.arrays import int32
 from pageant.protocol.encoding import VideoPart
@@ -54,9 +54,7 @@ def read_video(value: Any, place: str, fps: Any = None, parameter: str = "prompt
     if isinstance(value, str):
         return read_video_url(value, place, fps, parameter)
     if isinstance(value, bytes | bytearray | memoryview):
-        if not len(value):
-            raise BadRequest(f"{place} has no bytes; expected a video", parameter)
-        _check_bytes(len(value), place, parameter)
+        check_bytes(value, place, parameter, VIDEO_BYTES_MAX, "a video")
         return _file(bytes(value), rate)
     if isinstance(value, np.ndarray) and value.ndim != 4:
         found = f"{value.dtype} of shape {list(value.shape)}"
@@ -104,11 +102,8 @@ def _file(data: bytes, rate: float | None) -> VideoPart:
 def _frames(frames: list[bytes], rate: float | None, place: str, parameter: str) -> VideoPart:
     if not frames:
         raise BadRequest(f"{place} has no frames; expected at least one", parameter)
-    _check_bytes(sum(map(len, frames)), place, parameter)
-    data = np.frombuffer(b"".join(frames), np.uint8)
-    return VideoPart(data=data, sizes=int32([len(frame) for frame in frames]), fps=rate)
-
-
-def _check_bytes(count: int, place: str, parameter: str) -> None:
-    if count > VIDEO_BYTES_MAX:
-        raise BadRequest(f"{place} has {count} bytes; at most {VIDEO_BYTES_MAX} are taken", parameter)
+    data = b"".join(frames)
+    check_bytes(data, place, parameter, VIDEO_BYTES_MAX, "a video")
+    return VideoPart(
+        data=np.frombuffer(data, np.uint8), sizes=int32([len(frame) for frame in frames]), fps=rate
+    )

@@ -72,7 +72,7 @@ def mixed_requests(count: int, output_tokens: int, seed: int = 0) -> list[Asked]
 
 
 class Stream:
-    """One request's outputs as its user sees them.
+    """Outputs of a request as its user sees them.
 
     Args:
         on_output: called at each output.

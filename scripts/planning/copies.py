@@ -31,7 +31,7 @@ class PlannedStore:
 
 
 class PlannedCopies:
-    """One replica's copies to and from a store. Times are seconds of model time.
+    """Copies of one replica to and from a store. Times are seconds of model time.
 
     Args:
         arrived: called when a sequence need not wait for blocks of the store any more.
