@@ -43,6 +43,13 @@ PATIENCE_SECONDS = 5.0
 PATIENCE_LEAST = 0.1
 
 
+def patience(costs: MoveCosts, tokens: float) -> float:
+    """Return the seconds that a sequence waits for stored blocks of so many tokens: as long as computing them takes."""
+    per_token = costs.seconds_per_token
+    seconds = PATIENCE_SECONDS if per_token is None else tokens * per_token
+    return min(max(seconds, PATIENCE_LEAST), PATIENCE_SECONDS)
+
+
 class StoringManager(Actor):
     """Base of the block manager: the store of its host, if there is one."""
 
@@ -198,10 +205,8 @@ class StoringManager(Actor):
 
     async def _lose_patience(self, stored: StoredBlocks, arrival: Arrival) -> None:
         """Have a sequence computed whose blocks take longer than that would."""
-        per_token = self._store_costs.seconds_per_token
         tokens = len(arrival.names) * stored.block_tokens
-        patience = PATIENCE_SECONDS if per_token is None else tokens * per_token
-        await asyncio.sleep(min(max(patience, PATIENCE_LEAST), PATIENCE_SECONDS))
+        await asyncio.sleep(patience(self._store_costs, tokens))
         if not arrival.is_late:
             stored.give_up(arrival)
             self._tell_arrived(stored)

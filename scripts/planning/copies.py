@@ -8,7 +8,7 @@ from functools import partial
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.costs import MoveCosts
 from pageant.actors.blocks.stored import Arrival, Mirror, StoredBlocks
-from pageant.actors.blocks.storing import PATIENCE_LEAST, PATIENCE_SECONDS, SAVES_MAX
+from pageant.actors.blocks.storing import SAVES_MAX, patience
 from pageant.protocol.arrays import bools, int64
 
 KIND = b"planned"
@@ -99,9 +99,7 @@ class PlannedCopies:
         names = [*map(self._stored.full_name, arrival.names)]
         tokens = len(names) * self._block_tokens
         begin = max(now, *(self._store.ready_at[name] for name in names))
-        per_token = self._costs.seconds_per_token
-        patience = PATIENCE_SECONDS if per_token is None else tokens * per_token
-        latest = asked_at + min(max(patience, PATIENCE_LEAST), PATIENCE_SECONDS)
+        latest = asked_at + patience(self._costs, tokens)
         at = begin + tokens * self._store.copy_seconds
         if at > latest:
             self._timers.append((max(now, latest), partial(self._give_up, arrival)))
