@@ -70,6 +70,8 @@ class RankReady(Message, frozen=True, kw_only=True):
     fingerprint: Fingerprint
     host: str
     """Names the host: equal for members whose processes can share memory."""
+    address: str = "127.0.0.1"
+    """Address at which members on other hosts reach this one; 127.0.0.1 where the topology is on one host."""
     weight_bytes: int
     """Bytes of the share."""
 
@@ -96,6 +98,8 @@ class FormGroup(Request[GroupFormed], frozen=True, kw_only=True):
     """How many members share this member's host, itself included, and thus its memory."""
     stage_meeting: str = ""
     """Where the members of this member's stage meet; "" where there is one stage, or one member in each."""
+    address: str = "127.0.0.1"
+    """Address of this member at which the others reach it, for `gloo`."""
 
 
 class MeetingKey(Message, frozen=True, kw_only=True):

@@ -98,6 +98,11 @@ class Keeper:
             self._process = await asyncio.create_subprocess_exec(*self._command, stdin=subprocess.DEVNULL)
             await self._process.wait()
 
+    def kill(self) -> None:
+        """Kill the node's process with SIGKILL. Another is started."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
     async def stop(self) -> None:
         """Stop the node, and keep it up no more."""
         self._task.cancel()

@@ -16,8 +16,9 @@ import pytest
 import pageant
 from pageant import SamplingParams
 from pageant.actors.runtime.transport.keys import make_keys, write_keys
-from pageant.scripts.chaos.hosts import NODE, Lan, can
+from pageant.scripts.chaos.hosts import NODE, Keeper, Lan, can
 
+DEMO = Path(__file__).parents[2] / "models" / "demo"
 CUT_SECONDS = 3
 SECONDS = 90
 HOSTS = ("front", "near", "far")
@@ -43,8 +44,9 @@ async def main():
         await asyncio.gather(*(event.wait() for event in begun))
         print("begun", flush=True)
         tokens = await asyncio.gather(*streams)
-        restarts = sum(entry.incarnation > 1 for node in await engine.statistics() for entry in node.actors.values())
-        print(json.dumps({"tokens": tokens, "restarts": restarts}), flush=True)
+        restarted = [name for node in await engine.statistics()
+                     for name, actor in node.actors.items() if actor.incarnation > 1]
+        print(json.dumps({"tokens": tokens, "restarted": restarted}), flush=True)
 asyncio.run(main())
 """
 
@@ -114,7 +116,46 @@ async def test_three_hosts_give_the_same_tokens_and_a_cut_cable_costs_nothing(la
         assert refused.returncode == 1 and b"did not answer" in complaint
     found = json.loads(told)
     assert found["tokens"] == await in_one_process(checkpoint.path)
-    assert found["restarts"] == 0, "the cut was shorter than what makes a node suspect"
+    assert found["restarted"] == [], "the cut was shorter than what makes a node suspect"
+
+
+async def test_a_group_over_two_hosts_gives_the_same_tokens_and_outlives_a_member(lan, key):
+    """Two ranks in each of two stages. Both of the second host die while all prompts stream."""
+    topology = {
+        "model": str(DEMO),
+        **SETTINGS,
+        **{"listen": "tcp://10.77.0.1:5701", "transport": "tcp", "keys": str(key), "suspicion_seconds": 5},
+        "nodes": {
+            "front": {},
+            **{f"near-{number}": {"host": "10.77.0.2"} for number in range(2)},
+            **{f"far-{number}": {"host": "10.77.0.3"} for number in range(2)},
+        },
+        "actors": {
+            "executor": {
+                "nodes": ["near-0", "far-0", "near-1", "far-1"],
+                "options": {"tensor_parallel": 2, "pipeline_parallel": 2},
+            },
+        },
+    }
+    arguments = ("--join", topology["listen"], "--keys", str(key))
+    front = await run(lan, "front", sys.executable, "-c", FRONT, json.dumps([topology, PROMPTS, PARAMS]))
+    keepers = [
+        Keeper(lan, name.partition("-")[0], name, arguments) for name in topology["nodes"] if "-" in name
+    ]
+    try:
+        async with asyncio.timeout(SECONDS):
+            assert await front.stdout.readline() == b"begun\n", (await front.stderr.read()).decode()
+            for keeper in keepers[2:]:
+                keeper.kill()
+            told, errors = await front.communicate()
+    finally:
+        await asyncio.gather(*(keeper.stop() for keeper in keepers))
+    assert front.returncode == 0, errors.decode()
+    found = json.loads(told)
+    assert found["tokens"] == await in_one_process(DEMO)
+    assert {name for name in found["restarted"] if "executor" in name} == {
+        f"executor/{rank}" for rank in range(4)
+    }
 
 
 async def in_one_process(model: Path) -> list[list[int]]:

@@ -17,6 +17,7 @@ import msgspec
 from pageant.actors.executor.groups.meeting import host_id
 from pageant.actors.executor.options import ExecutorOptions
 from pageant.actors.runtime.devices import local_cores
+from pageant.actors.runtime.transport.addresses import own_address
 from pageant.actors.runtime.version import VERSION
 from pageant.models.checkpoint import Checkpoint
 from pageant.protocol.errors import ConfigurationError
@@ -36,8 +37,12 @@ SAMPLES, SAMPLE_BYTES = 64, 4096
 """How many parts of each weight file are compared, evenly spread over it, and how long they are."""
 
 
-def describe(options: ExecutorOptions, rank: int, loaded: LoadedModel) -> RankReady:
-    """Return what the leader is to know of a rank."""
+def describe(options: ExecutorOptions, rank: int, loaded: LoadedModel, endpoints: Sequence[str]) -> RankReady:
+    """Return what the leader is to know of a rank.
+
+    Args:
+        endpoints: those of the topology's nodes.
+    """
     import torch
 
     level = getattr(loaded.kernels, "level", "")
@@ -50,7 +55,13 @@ def describe(options: ExecutorOptions, rank: int, loaded: LoadedModel) -> RankRe
         checkpoint=checkpoint_digest(Path(options.model)),
         members=options.num_members,
     )
-    return RankReady(rank=rank, fingerprint=fingerprint, host=host_id(), weight_bytes=loaded.num_bytes)
+    return RankReady(
+        rank=rank,
+        fingerprint=fingerprint,
+        host=host_id(),
+        weight_bytes=loaded.num_bytes,
+        address=own_address(endpoints),
+    )
 
 
 def checkpoint_digest(folder: Path) -> str:

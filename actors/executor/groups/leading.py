@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from pageant.actors.executor.groups.joining import check_alike, check_cores, describe
+from pageant.actors.executor.groups.joining import check_alike, check_cores
 from pageant.actors.executor.groups.meeting import KeyQueue, Meeting, arranged
 from pageant.actors.executor.groups.member import Member
 from pageant.actors.executor.groups.orders import order_of
@@ -62,7 +62,7 @@ class Leading(Member):
         """Bring the group together. Return the leader's runner."""
         self._find_followers()
         loaded = await self.offload(self._share_of_weights)
-        mine = await self.offload(describe, self.options, 0, loaded)
+        mine = await self._described(0, loaded)
         ranks = await self._ask_all([DescribeRank()] * len(self.followers))
         check_alike([mine, *ranks])
         check_cores([mine, *ranks], self.options)

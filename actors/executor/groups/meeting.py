@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pageant.actors.executor.group_shape import GroupShape
+from pageant.actors.runtime.transport.addresses import LOOPBACK, is_private
 from pageant.protocol.errors import ConfigurationError, PeerGone
 from pageant.protocol.ranks import FormGroup, MeetingKey, RankReady
 
@@ -25,18 +28,30 @@ if TYPE_CHECKING:
 
 __all__ = ["HELD_SECONDS", "KeyQueue", "Meeting", "arranged", "host_id", "is_broken"]
 
+log = logging.getLogger("pageant.executor")
+
 DEADLINE_SECONDS = 120.0
 """How long an operation may wait for other members. The supervisor sees nearly every death long before."""
 
 HELD_SECONDS = 10.0
 """How long a member that finds the group broken waits for its supervisor, who knows the cause, to stop it."""
 
+LOCAL_ADDRESS = "127.0.0.1"
+"""Where members of one host reach each other."""
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def host_id() -> str:
-    """Return a name of this host's that no other host has."""
-    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+    """Return a name of this host's that no other host has.
+
+    A container with processes or a network of its own is a host: others cannot open what its processes share.
+    """
+    parts = [_BOOT_ID.read_text().strip()] if _BOOT_ID.exists() else []
+    for kind in ("pid", "net"):
+        with contextlib.suppress(OSError):
+            parts.append(os.readlink(f"/proc/self/ns/{kind}"))
+    return " ".join(parts)
 
 
 def is_broken(error: BaseException) -> bool:
@@ -128,6 +143,7 @@ class Meeting:
 
         return ProcessGroup(
             *(self._store.store, meeting, rank, size),
+            address=self.form.address,
             deadline_seconds=DEADLINE_SECONDS,
             join_seconds=DEADLINE_SECONDS,
             meets=False,
@@ -158,18 +174,16 @@ def arranged(
         shape: the group's.
 
     Raises:
-        ConfigurationError: members are on several hosts, or are to share memory, and cannot.
+        ConfigurationError: members are to share memory and cannot, or are on hosts that do not reach one another.
     """
     hosts = [rank.host for rank in ranks]
     if len({*hosts}) > 1:
-        raise ConfigurationError(
-            f"the members of {name} are on {len({*hosts})} hosts; expected one host in this version"
-        )
+        _check_addresses(name, ranks)
     in_stages = shape.stages > 1 and shape.each > 1
     with contextlib.ExitStack() as stack:
         kind, where = "gloo", name
         stages = [f"{name}/stage-{stage}" if in_stages else "" for stage in range(shape.stages)]
-        if wanted != "gloo" and not (objection := _why_no_memory()):
+        if wanted != "gloo" and not (objection := _why_no_memory(hosts)):
             from pageant.kernels.collectives.segment import Segment
 
             kind, where = "shm", stack.enter_context(Segment(len(ranks))).address
@@ -183,15 +197,33 @@ def arranged(
             FormGroup(
                 collectives=kind,
                 meeting=where,
-                num_near=hosts.count(host),
-                stage_meeting=stages[rank // shape.each],
+                num_near=hosts.count(rank.host),
+                stage_meeting=stages[number // shape.each],
+                address=rank.address if len({*hosts}) > 1 else LOCAL_ADDRESS,
             )
-            for rank, host in enumerate(hosts)
+            for number, rank in enumerate(ranks)
         ]
 
 
-def _why_no_memory() -> str:
-    """Return why members of one host cannot share memory; "" if they can."""
+def _check_addresses(name: str, ranks: Sequence[RankReady]) -> None:
+    """Refuse members on several hosts that others cannot reach; warn of those that strangers might reach."""
+    for rank in ranks:
+        if rank.address in LOOPBACK:
+            raise ConfigurationError(
+                f"the members of {name} are on {len({one.host for one in ranks})} hosts, and executor/{rank.rank} has "
+                "no address that others reach; expected nodes that listen at tcp:// addresses of their hosts"
+            )
+        if not is_private(rank.address):
+            log.warning(
+                "executor/%d of %s exchanges tensors at %s, a public address, neither authenticated nor encrypted",
+                *(rank.rank, name, rank.address),
+            )
+
+
+def _why_no_memory(hosts: Sequence[str]) -> str:
+    """Return why members on these hosts cannot share memory; "" if they can."""
+    if len({*hosts}) > 1:
+        return f"are on {len({*hosts})} hosts"
     from pageant.kernels.collectives.base import GroupMisuse
     from pageant.kernels.collectives.segment import group_functions
 

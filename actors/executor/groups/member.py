@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
+from pageant.actors.executor.groups.joining import describe
 from pageant.actors.executor.groups.meeting import HELD_SECONDS, Meeting, is_broken
 from pageant.actors.executor.succeeding import Succeeding
+from pageant.actors.runtime.address import SUPERVISOR
+from pageant.protocol.ranks import RankReady
+from pageant.protocol.supervision import GetDirectory
+
+if TYPE_CHECKING:
+    from pageant.actors.executor.runners.loaded_model import LoadedModel
 
 __all__ = ["Member"]
 
@@ -15,6 +23,12 @@ class Member(Succeeding):
 
     _meeting: Meeting | None = None
     """This member's side of the group, once it meets."""
+
+    async def _described(self, rank: int, loaded: LoadedModel) -> RankReady:
+        """Return what the leader is to know of this member."""
+        directory = await self.ask(SUPERVISOR, GetDirectory())
+        endpoints = [node.endpoint for node in directory.nodes]
+        return await self.offload(describe, self.options, rank, loaded, endpoints)
 
     async def on_stop(self) -> None:
         """End every wait, then leave, when the computing thread is back."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
-from pageant.actors.executor.groups.joining import describe
 from pageant.actors.executor.groups.meeting import KeyQueue, Meeting
 from pageant.actors.executor.groups.member import Member
 from pageant.actors.executor.metering import Metering
@@ -83,7 +82,7 @@ class Rank(Member):
     async def describe(self, request: DescribeRank) -> RankReady:
         """Tell the leader what this member computes with."""
         assert self._loaded is not None, "a group is formed once in the life of its members"
-        return await self.offload(describe, self.options, self.rank, self._loaded)
+        return await self._described(self.rank, self._loaded)
 
     @receives(concurrent=True)
     async def form(self, request: FormGroup) -> GroupFormed:

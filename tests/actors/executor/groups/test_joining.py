@@ -27,9 +27,9 @@ ALIKE = {
 }
 
 
-def rank(number: int, host: str = "here", **fields: object) -> RankReady:
+def rank(number: int, host: str = "here", address: str = "127.0.0.1", **fields: object) -> RankReady:
     fingerprint = Fingerprint(**(ALIKE | fields))
-    return RankReady(rank=number, fingerprint=fingerprint, host=host, weight_bytes=1)
+    return RankReady(rank=number, fingerprint=fingerprint, host=host, weight_bytes=1, address=address)
 
 
 def test_every_field_of_the_fingerprint_is_refused_by_its_name() -> None:
@@ -56,7 +56,7 @@ class Member:
     options: ExecutorOptions
 
     def described(self, number: int) -> RankReady:
-        return describe(self.options, number, load_weights(self.options, number))
+        return describe(self.options, number, load_weights(self.options, number), [])
 
 
 def member(model: Path = DEMO, **options: object) -> Member:
@@ -115,12 +115,52 @@ def test_a_checkpoint_with_one_file_edited_on_one_rank_is_refused(
         check_alike([rank(0, checkpoint=digests[0]), rank(1, checkpoint=digests[1])])
 
 
-@pytest.mark.parametrize("wanted", ["auto", "shm", "gloo"])
-def test_members_on_several_hosts_are_refused(wanted: str) -> None:
-    ranks = [rank(0), rank(1, host="there")]
+def _on_two_hosts(*addresses: str) -> list[RankReady]:
+    hosts = ("here", "there")
+    return [
+        rank(number, host=host, address=address)
+        for number, (host, address) in enumerate(zip(hosts, addresses, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("wanted", ["auto", "gloo"])
+def test_members_on_several_hosts_meet_by_gloo_at_their_addresses(
+    wanted: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with arranged(wanted, "executor#1", _on_two_hosts("10.0.0.1", "10.0.0.2"), GroupShape(2, 1)) as forms:
+        assert [(one.collectives, one.address, one.num_near) for one in forms] == [
+            ("gloo", "10.0.0.1", 1),
+            ("gloo", "10.0.0.2", 1),
+        ]
+    assert not caplog.records
+
+
+def test_a_group_that_exchanges_tensors_over_a_public_address_is_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with arranged("auto", "executor#1", _on_two_hosts("10.0.0.1", "8.8.4.4"), GroupShape(2, 1)):
+        pass
+    (record,) = caplog.records
+    assert "executor/1 of executor#1 exchanges tensors at 8.8.4.4" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "addresses", "complaint"),
+    [
+        (
+            "shm",
+            ("10.0.0.1", "10.0.0.2"),
+            "collectives is 'shm', but .* are on 2 hosts; expected auto or gloo",
+        ),
+        ("auto", ("10.0.0.1", "127.0.0.1"), "executor/1 has no address that others reach"),
+    ],
+)
+def test_members_on_several_hosts_that_cannot_meet_are_refused(
+    wanted: str, addresses: tuple[str, str], complaint: str
+) -> None:
     with (
-        pytest.raises(ConfigurationError, match="are on 2 hosts; expected one host in this version"),
-        arranged(wanted, "executor#1", ranks, GroupShape(2, 1)),
+        pytest.raises(ConfigurationError, match=complaint),
+        arranged(wanted, "executor#1", _on_two_hosts(*addresses), GroupShape(2, 1)),
     ):
         pass
 
