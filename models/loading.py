@@ -27,17 +27,21 @@ from pageant.models.ready.weights import Form
 from pageant.models.sharding import Piece, Shard, pieces
 from pageant.models.share_checks import why_not_shared, why_not_staged
 from pageant.models.spec import DecoderSpec
+from pageant.models.stages import Stage
 from pageant.models.tensor_checks import HEAD, SavedWeights
 from pageant.models.tensor_files import TensorInfo
 from pageant.models.weights import Place, Places
 
-__all__ = ["fill_decoder", "load_decoder"]
+__all__ = ["fill_decoder", "load_decoder", "load_ends"]
 
 log = logging.getLogger("pageant.models")
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Progress = Callable[[int, int], None]
+
+_ENDS = Shard(0, 1, stage=Stage(0, 1, (0,)))
+"""All of a model but its layers."""
 
 MAPPED_BYTES = 256 << 20
 """Of a file, about how much of what was copied may be in memory still."""
@@ -117,6 +121,26 @@ def load_decoder(
             checkpoint.path.name,
             count,
         )
+    return decoder
+
+
+def load_ends(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    kernels: Kernels,
+    quantization: Quantization | None = None,
+    head_quantization: Quantization | None = None,
+) -> NativeDecoder:
+    """Return a decoder of a model's embedding, final norm and head alone, for drafts beside a share of the model.
+
+    The arguments are those of `load_decoder`, which has checked the checkpoint.
+    """
+    spec, places = checkpoint.decoder()
+    forms = None if checkpoint.ready is None else checkpoint.ready.forms
+    decoder = NativeDecoder(spec, dtype, device, kernels, None, quantization, head_quantization, forms, _ENDS)
+    fill_decoder(decoder, checkpoint, places, spec, _ENDS)
     return decoder
 
 

@@ -5,6 +5,7 @@
     executor/0 ──FollowKeys──▶ executor/N ──MeetingKey──▶ executor/0       while they meet: keys of torch.distributed
     executor/0 ──TakeKeys──▶ executor/N ──KeysTaken──▶ executor/0
     executor/0 ──Order──▶ executor/N                                       once per launch, ahead of it
+    executor/0 ──MoveSlots──▶ executor/N                                   accepted drafts of a tree
     executor/0 ──MoveBlocks──▶ executor/N ──BlocksMoved──▶ executor/0      each move between tiers
     executor/0 ──AddShare──▶ executor/N ──ShareAdded──▶ executor/0         an adapter that is loaded while serving
     executor/0 ──ForgetShare──▶ executor/N                                 one that no step has any more
@@ -34,6 +35,7 @@ __all__ = [
     "KeysTaken",
     "MeetingKey",
     "MoveBlocks",
+    "MoveSlots",
     "Order",
     "RankReady",
     "RankStep",
@@ -195,6 +197,15 @@ class MoveBlocks(Request[BlocksMoved], frozen=True, kw_only=True):
     """int32 [N]: blocks or slots to copy from."""
     destinations: Int32Vector
     """int32 [N]: blocks or slots to copy to."""
+
+
+class MoveSlots(Message, frozen=True, kw_only=True):
+    """Copy keys and values of accepted drafts, after the launches that were ordered before; the leader has its own."""
+
+    sources: Int64Vector
+    """int64 [S]: slots of tokens to copy from."""
+    destinations: Int64Vector
+    """int64 [S]: slots of tokens to copy to."""
 
 
 class ShareAdded(Message, frozen=True, kw_only=True):

@@ -267,11 +267,6 @@ def _check_with_group(options: ExecutorOptions, group: str) -> None:
         raise ValueError(
             f"device is {options.device!r}; expected cpu {group}: groups of GPUs are not in this version"
         )
-    if options.speculation is not None and options.speculation.on_device:
-        raise ValueError(
-            f"speculation is of method {options.speculation.method!r}; expected ngram {group}: a drafter on the device "
-            "reads weights that are shared out"
-        )
 
 
 def _use_cores(options: ExecutorOptions) -> None:

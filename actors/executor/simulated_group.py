@@ -33,6 +33,7 @@ from pageant.protocol.ranks import (
     Fingerprint,
     FormGroup,
     GroupFormed,
+    MoveSlots,
     Order,
     RankReady,
     RankStep,
@@ -156,6 +157,18 @@ class SimulatedLeader(SimulatedRunner):
         self._meeting = meeting
         self._number = self._place = self._num_steps = 0
         self._seen_elsewhere: Sequence[UInt64] = ()
+        self._moved: list[MoveSlots] = []
+        """Moves of accepted drafts that the others were not told."""
+
+    def move_slots(self, sources: Int64, destinations: Int64) -> None:
+        """See `SimulatedRunner`."""
+        super().move_slots(sources, destinations)
+        self._moved.append(MoveSlots(sources=sources, destinations=destinations))
+
+    def take_moved(self) -> list[MoveSlots]:
+        """See `LeadsOthers`."""
+        moved, self._moved = self._moved, []
+        return moved
 
     def ordered(self, work: Work) -> None:
         """See `LeadsOthers`."""

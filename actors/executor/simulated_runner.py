@@ -264,11 +264,14 @@ class SimulatedRunner:
             drafts = inputs.verifying.drafts
         accepted, places = drafts.verify(token_ids.astype(np.int32))
         if len(drafts.parents):
-            moved = kept_slots(inputs.slots, inputs.last_tokens, drafts.counts, accepted, places)
-            self._kv.reshape(-1)[moved[1]] = self._kv.reshape(-1)[moved[0]]
+            self.move_slots(*kept_slots(inputs.slots, inputs.last_tokens, drafts.counts, accepted, places))
         if self.proposer is not None and inputs.proposing is not None:
             last = places[np.cumsum(accepted + 1) - 1].astype(np.int64)
             drawn.proposed = self.proposer.propose(inputs, last, token_ids[last], seen[last])
+
+    def move_slots(self, sources: Int64, destinations: Int64) -> None:
+        """Copy what tokens left in slots, int64 [S], to others, int64 [S]."""
+        self._kv.reshape(-1)[destinations] = self._kv.reshape(-1)[sources]
 
     def seen_by_all(self, inputs: StepInputs) -> UInt64:
         """Return what all members of a group see together for each of a step's tokens, [T]."""

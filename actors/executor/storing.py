@@ -67,6 +67,7 @@ class Storing(Leading):
         memory = self._stored_memory
         assert memory is not None, "the block manager knows the layout"
         began = self.clock.now()
+        self._tell_moved()
         shares = [MoveShares(move=request)] * len(self.followers)
         mine, others = await asyncio.gather(
             self.offload_beside("stored", memory.move, request), self._ask_all(shares)

@@ -36,11 +36,16 @@ NUM_TAPS = 3
 class EagleHead:
     """Head of one target.
 
+    Args:
+        path: the head's checkpoint.
+        target: the model, of which the embedding and the head are read.
+        num_layers: the model's.
+
     Raises:
         CheckpointError: the head in the folder is not for it.
     """
 
-    def __init__(self, path: Path, target: NativeDecoder, max_model_len: int) -> None:
+    def __init__(self, path: Path, target: NativeDecoder, num_layers: int, max_model_len: int) -> None:
         tensors = HeadTensors(path, target.dtype, target.device)
         tensors.rename({"model.": "", "layers.0.": "layer.", "midlayer.": "layer."})
         tensors.drop("t2d", "rotary_emb.inv_freq")
@@ -48,7 +53,7 @@ class EagleHead:
         _check(path, spec, target)
         self.target, self.spec, self.kernels = target, spec, target.kernels
         self.reads_layers = "layer.hidden_norm.weight" in tensors  # EAGLE-3
-        self.taps = _taps(tensors, target.spec.num_layers) if self.reads_layers else ()
+        self.taps = _taps(tensors, num_layers) if self.reads_layers else ()
         weights = self._take(tensors, NUM_TAPS if self.reads_layers else 2)
         rope = spec.layers[0].rope
         rotary = None if rope is None else rotary_table(rope, max_model_len, target.device)

@@ -110,7 +110,7 @@ def draw_engine(
         raise TopologyError(
             "actor", f"there is no actor {name!r} to take the place of; expected one of {known}"
         )
-    if settings["device"] == "cpu" and not on_device and "executor" not in own:
+    if settings["device"] == "cpu" and "executor" not in own:
         settings["tensor_parallel"] = Random(f"{seed} group").choice((1, 1, 2, 3, 4))
         settings["pipeline_parallel"] = Random(f"{seed} stages").choice((1, 1, 2, 3))
     cast |= {name: cls for name, cls in own.items() if name != STORE}

@@ -170,19 +170,11 @@ def test_a_topology_places_a_leader_and_its_followers() -> None:
             "pipeline_layers: found [5]; expected 2 numbers of at least 1, one for each of pipeline_parallel",
         ),
         (
-            {"pipeline_parallel": 2, "speculation": {"method": "eagle", "model": f"{DEMO}/eagle"}},
-            "speculation: found of method 'eagle'; expected ngram with pipeline_parallel 2",
-        ),
-        (
             {"enable_expert_parallel": True},
             "enable_expert_parallel: found true: the model has no layers with experts; expected false",
         ),
         ({"tensor_parallel": 2, "tensor_segments": 3}, "tensor_segments: found 3"),
         ({"tensor_parallel": 2, "device": "cuda"}, "device: found 'cuda'"),
-        (
-            {"tensor_parallel": 2, "speculation": {"method": "draft", "model": f"{DEMO}/draft"}},
-            "speculation: found of method 'draft'; expected ngram with tensor_parallel 2",
-        ),
         (
             {
                 "nodes": {"front": {}, "a": {"process": True}},

@@ -91,7 +91,7 @@ class StepInputs(Packed):
     def reads_all(self) -> bool:
         """Tell whether hidden states are read of tokens after which none is drawn, or of several of a sequence."""
         scored = self.scores is not None and self.scores.prompt is not None
-        return scored or self.verifying is not None
+        return scored or self.verifying is not None or self.proposing is not None
 
     @property
     def draws_after_each(self) -> bool:

@@ -143,13 +143,25 @@ class Leading(Member):
     def _order(self, work: Work) -> None:
         """Order a launch from the others, before the leader's own thread is given it."""
         if self.followers:
-            leader = cast("LeadsOthers", self._runner)
-            order = order_of(work, leader.ordered(work))
+            self._tell_moved()
+            order = order_of(work, self._leader.ordered(work))
             for name in self.followers:
                 self.tell(name, order)
 
+    @property
+    def _leader(self) -> LeadsOthers:
+        return cast("LeadsOthers", self._runner)
+
+    def _tell_moved(self) -> None:
+        """Tell the others of slots that they are to move, before anything that reads these."""
+        if self.followers:
+            for moved in self._leader.take_moved():
+                for name in self.followers:
+                    self.tell(name, moved)
+
     async def _move_elsewhere(self, move: Move) -> None:
         """Have the others make a move of blocks. Returns when all have."""
+        self._tell_moved()
         request = MoveBlocks(way=move.way.value, sources=move.sources, destinations=move.destinations)
         await self._ask_all([request] * len(self.followers))
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.groups.drawing_runner import DrawingRunner
 from pageant.actors.executor.groups.word import Word
 from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.model_runner import StepTokens
-from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.work import Work
 from pageant.kernels.collectives.group_operations import GroupOperations
 from pageant.protocol.arrays import int64
@@ -19,7 +19,7 @@ from pageant.protocol.arrays import int64
 __all__ = ["LeadingRunner"]
 
 
-class LeadingRunner(TorchRunner):
+class LeadingRunner(DrawingRunner):
     """Computes its own share of each step, and draws.
 
     Args:

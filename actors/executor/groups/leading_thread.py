@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pageant.actors.executor.computing import ComputingThread
 from pageant.actors.executor.runners.model_runner import ModelRunner
 from pageant.actors.executor.work import Launched, Work
+from pageant.protocol.ranks import MoveSlots
 
 __all__ = ["LeadingThread", "LeadsOthers"]
 
@@ -22,6 +23,9 @@ class LeadsOthers(ModelRunner, Protocol):
 
         Called on the actor's loop.
         """
+
+    def take_moved(self) -> list[MoveSlots]:
+        """Return what the others are to move of drafts accepted since the last call. Called on the actor's loop."""
 
     def begin(self, work: Work) -> None:
         """Begin a launch, which the others were ordered to compute."""

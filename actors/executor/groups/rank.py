@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +26,7 @@ from pageant.protocol.ranks import (
     KeysTaken,
     MeetingKey,
     MoveBlocks,
+    MoveSlots,
     Order,
     RankReady,
     ShareAdded,
@@ -60,6 +62,8 @@ class Rank(Member):
         self._runner: FollowingRunner | None = None
         """Set once the group is formed. What a leader wants before is of its former life, and is not done."""
         self._next_order = 1
+        self._slots_moved: asyncio.Future[None] | None = None
+        """The latest move of slots, done when it is made: they are made in turn."""
         self._keys: KeyQueue
         """Keys of the meeting that the leader has not taken yet. Set by `on_start`."""
         self._early: list[MeetingKey] = []
@@ -142,9 +146,26 @@ class Rank(Member):
             await self._outlive_cause(error)
             raise
 
+    @receives
+    def move_slots(self, message: MoveSlots) -> None:
+        """Move accepted drafts, after the launches that were ordered before."""
+        if self._runner is not None:
+            self._slots_moved = asyncio.get_running_loop().create_future()
+            self.spawn(self._move_slots(message, self._slots_moved))
+
+    async def _move_slots(self, message: MoveSlots, moved: asyncio.Future[None]) -> None:
+        await self.offload(self._following().move_slots, message.sources, message.destinations)
+        moved.set_result(None)
+
+    async def _all_slots_moved(self) -> None:
+        """Wait for the moves of slots that came so far."""
+        if self._slots_moved is not None:
+            await self._slots_moved
+
     @receives(concurrent=True)
     async def move(self, request: MoveBlocks) -> BlocksMoved:
         """Move this member's shards of blocks between tiers."""
+        await self._all_slots_moved()
         move = Move(Way(request.way), request.sources, request.destinations)
         await self.offload_beside("moves", self._following().host.move, move)
         return BlocksMoved()
@@ -154,6 +175,7 @@ class Rank(Member):
         """Copy this member's shares of blocks to or from a store."""
         stored = self._following().stored
         assert stored is not None, "members are alike"
+        await self._all_slots_moved()
         return StoredMoved(ok=await self.offload_beside("stored", stored.move, request.move))
 
     @receives(concurrent=True)

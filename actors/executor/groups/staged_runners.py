@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.groups.drawing_runner import DrawingRunner
 from pageant.actors.executor.groups.following_runner import FollowingRunner
 from pageant.actors.executor.groups.word import Word
 from pageant.actors.executor.groups.words_ahead import WordsAhead, hear_tokens
 from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.model_runner import StepTokens
-from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.work import Work
 from pageant.kernels.collectives.group_operations import GroupOperations
 from pageant.protocol.arrays import int64
@@ -29,7 +29,7 @@ __all__ = ["StagedFollower", "StagedLeader"]
 Int64 = npt.NDArray[np.int64]
 
 
-class StagedLeader(TorchRunner):
+class StagedLeader(DrawingRunner):
     """Computes the last layers of each step, and draws.
 
     Args:

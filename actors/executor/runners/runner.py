@@ -16,7 +16,7 @@ from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.scoring import Scores, Scoring, score_prompts
 from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.on_device import to_device
-from pageant.actors.executor.runners.arranging import arrange_layers
+from pageant.actors.executor.runners.arranging import arrange_layers, told_windows
 from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
 from pageant.actors.executor.runners.memory import (
@@ -44,6 +44,8 @@ from pageant.kernels.quantized_kv import kv_dtype
 from pageant.models.hearing_decoder import HearingDecoder
 from pageant.protocol.errors import ConfigurationError
 from pageant.protocol.verification import MISSING
+
+Int64 = npt.NDArray[np.int64]
 
 log = logging.getLogger("pageant.executor")
 
@@ -118,7 +120,12 @@ class TorchRunner:
         self.kernels = self._kernels.name
         self.dtype = str(self._decoder.dtype).removeprefix("torch.")
         self._decoder.kv_dtype = kv_dtype(config.kv_cache_dtype, self._decoder.dtype)
-        self._proposer = load_proposer(config, self._decoder)
+        self._proposer = load_proposer(config, self._decoder) if self._leads else None
+
+    @property
+    def _leads(self) -> bool:
+        """Tell whether this runner draws tokens: alone, or as the leader of a group."""
+        return self._operations is None or self._operations.rank == 0
 
     def _take_encoder_memory(self) -> int:
         """Take memory for what encoders make, for each row of the batch. Return its bytes.
@@ -189,7 +196,10 @@ class TorchRunner:
     def _arrange_blocks(self) -> int:
         """Decide what a block holds, and return the bytes of one."""
         config, decoder = self.config, self._decoder
-        drafts_bytes = arrange_layers(decoder, self._proposer, config)
+        self._drafts_windows = () if self._proposer is None else self._proposer.windows
+        if self._operations is not None and config.speculation is not None:
+            self._drafts_windows = told_windows(self._operations.everyone, self._drafts_windows)
+        drafts_bytes = arrange_layers(decoder, self._proposer, config, self._drafts_windows)
         self.windows, self.num_states = decoder.groups.windows, decoder.groups.num_states
         return decoder.kv_bytes_per_block(config.block_size) + drafts_bytes
 
@@ -219,6 +229,8 @@ class TorchRunner:
     def _open_store(self) -> StoredMemory | None:
         if not self.config.store_bytes or self.whole_prompts:
             return None
+        if self._operations is not None and self._drafts_windows:
+            return None  # the leader alone has keys and values of drafts
         kernels = f"{self._kernels.name} {getattr(self._kernels, 'level', '')}"
         return stored_memory(
             self.config, self._kv_caches, kernels=kernels, dtype=self.dtype, windows=self.windows
@@ -278,7 +290,7 @@ class TorchRunner:
             if logits is not None:
                 rows, params = self._tensor(inputs.rows), sampling_tensors(inputs.sampling, self.device)
                 return self._sampler.draw_or_wait(logits, rows, params, inputs)
-        wanted = None if self._reads_all(inputs) else inputs.last_tokens
+        wanted = None if inputs.reads_all else inputs.last_tokens
         return self._draw_after(inputs, self._hidden(inputs, wanted))
 
     def _launch_pooled(self, inputs: StepInputs, pooled: PooledStep) -> StepTokens | PendingSample:
@@ -286,7 +298,7 @@ class TorchRunner:
         assert self._pooling is not None, "the model pools"
         draws = len(pooled.places) < len(inputs.rows)
         read = None
-        if not draws and not self._reads_all(inputs):
+        if not draws and not inputs.reads_all:
             if self._pooling.reads_last(pooled):
                 read = inputs.last_tokens
             elif self._pooling.reads_first(pooled):
@@ -327,10 +339,6 @@ class TorchRunner:
             self._decoder.logits(drawing), rows, params, inputs, prompts, hidden
         )
 
-    def _reads_all(self, inputs: StepInputs) -> bool:
-        """Tell whether more hidden states are read than those after which a token is drawn."""
-        return self._proposer is not None or inputs.reads_all
-
     @torch.inference_mode()
     def draw(self, pending: PendingSample) -> StepTokens:
         """See `ModelRunner`."""
@@ -347,14 +355,17 @@ class TorchRunner:
         token_ids[drawn.missing] = MISSING
         step = Verified(inputs, hidden, self._decoder.tapped, token_ids, self._history)
         if has_trees:
-            sources, destinations = step.moved()
-            self._kernels.move_slots(self._kv_caches, self._tensor(sources), self._tensor(destinations))
+            self.move_slots(*step.moved())
         if self._proposer is not None:
             began = self._clock()
             self._history.take(step)
             drawn.proposed = self._proposer.propose(step)
             drawn.drafting_seconds = self._clock() - began
         return drawn
+
+    def move_slots(self, sources: Int64, destinations: Int64) -> None:
+        """Copy keys and values of tokens from slots, int64 [S], to others, int64 [S]."""
+        self._kernels.move_slots(self._kv_caches, self._tensor(sources), self._tensor(destinations))
 
     def _score_prompts(self, hidden: torch.Tensor, scores: Scores | None) -> Scoring | None:
         if scores is None or scores.prompt is None:

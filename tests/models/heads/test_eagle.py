@@ -75,7 +75,7 @@ def _run(head: EagleHead, token_ids: torch.Tensor, hidden: torch.Tensor) -> torc
 def test_eagle_1_goes_on_from_the_last_hidden_states(target, tmp_path):
     torch.manual_seed(0)
     tensors = {"fc.weight": 0.2 * torch.randn(WIDTH, 2 * WIDTH), **layer_tensors("layers.0.", WIDTH)}
-    head = EagleHead(save_head(tmp_path / "eagle", tensors), target, 64)
+    head = EagleHead(save_head(tmp_path / "eagle", tensors), target, LAYERS, 64)
     assert head.taps == ()
     token_ids, hidden = torch.randint(0, VOCAB, (9,)), torch.randn(9, WIDTH)
     embedded = functional.embedding(token_ids, target.embedding)
@@ -103,7 +103,8 @@ def test_eagle_3_reads_three_layers_and_has_a_head_of_its_own(target, tmp_path, 
     }
     if own_embedding:
         tensors["embed_tokens.weight"] = torch.randn(VOCAB, WIDTH)
-    head = EagleHead(save_head(tmp_path / "eagle3", tensors, draft_vocab_size=DRAFT_VOCAB), target, 64)
+    path = save_head(tmp_path / "eagle3", tensors, draft_vocab_size=DRAFT_VOCAB)
+    head = EagleHead(path, target, LAYERS, 64)
     assert head.taps == (2, LAYERS // 2, LAYERS - 3)
     token_ids, tapped = torch.randint(0, VOCAB, (9,)), torch.randn(9, 3 * WIDTH)
     state = functional.linear(tapped, tensors["fc.weight"])
@@ -163,10 +164,15 @@ def test_a_head_that_is_not_whole_is_refused(target, tmp_path, change, message):
     tensors = {"fc.weight": torch.zeros(WIDTH, 2 * WIDTH), **layer_tensors("layers.0.", WIDTH), **change}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     with pytest.raises(CheckpointError) as error:
-        EagleHead(save_head(tmp_path / "eagle", tensors), target, 64)
+        EagleHead(save_head(tmp_path / "eagle", tensors), target, LAYERS, 64)
     assert message in str(error.value)
 
 
 def test_a_head_for_another_model_is_refused(target, tmp_path):
     with pytest.raises(CheckpointError, match="vocab_size is 41; expected 40"):
-        EagleHead(save_head(tmp_path / "eagle", {"fc.weight": torch.zeros(1)}, vocab_size=41), target, 64)
+        EagleHead(
+            save_head(tmp_path / "eagle", {"fc.weight": torch.zeros(1)}, vocab_size=41),
+            target,
+            target.spec.num_layers,
+            64,
+        )

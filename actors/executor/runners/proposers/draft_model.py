@@ -38,18 +38,23 @@ class DraftModel:
 
     Raises:
         CheckpointError: it has another vocabulary than the target.
+
+    Args:
+        path: the smaller model's checkpoint.
+        target: the model that it drafts for, or this executor's share of it.
+        vocab_size: the target's.
     """
 
     taps: tuple[int, ...] = ()
 
-    def __init__(self, path: Path, target: Decoder, dtype: str, max_model_len: int) -> None:
+    def __init__(self, path: Path, target: Decoder, vocab_size: int, dtype: str, max_model_len: int) -> None:
         checkpoint = Checkpoint(path)
         spec = checkpoint.spec()
-        if spec.vocab_size != target.spec.vocab_size:
+        if spec.vocab_size != vocab_size:
             raise CheckpointError(
                 path,
                 f"a vocabulary of {spec.vocab_size} tokens",
-                f"the {target.spec.vocab_size} of the model that it drafts for",
+                f"the {vocab_size} of the model that it drafts for",
                 "Name a draft model of the same family in speculation.model.",
             )
         self._positions_max = min(max_model_len, spec.max_model_len)
