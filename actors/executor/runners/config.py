@@ -63,3 +63,13 @@ class RunnerConfig:
     fit_max_model_len: bool = False
     group_layers: bool = True
     gpu_memory_utilization: float = 0.9
+
+    @property
+    def quantised_to(self) -> str:
+        """Say what weights are quantised to while they are loaded; empty where none are."""
+        parts = []
+        if self.quantization is not None:
+            parts.append(f"{self.quantization} weights")
+        if self.head_quantization is not None:
+            parts.append(f"an {self.head_quantization} head")
+        return f" with {' and '.join(parts)}" if parts else ""

@@ -175,7 +175,7 @@ class TorchRunner:
         log.info(
             "%s in %s%s on %s with %s kernels: %.0f MiB of weights, %d KV blocks of %d tokens%s%s (%.0f MiB)",
             *(config.model.name, self.dtype),
-            _quantised(config),
+            config.quantised_to,
             *(config.device, self._kernels.name, self.memory_bytes["weights"] / 2**20, self.num_blocks),
             config.block_size,
             f" in {config.kv_cache_dtype}" if config.kv_cache_dtype != "auto" else "",
@@ -390,13 +390,3 @@ class TorchRunner:
 
     def _tensor(self, array: npt.NDArray[np.generic]) -> torch.Tensor:
         return to_device(array, self.device)
-
-
-def _quantised(config: RunnerConfig) -> str:
-    """Say what weights are quantised to while they are loaded; empty where none are."""
-    parts = []
-    if config.quantization is not None:
-        parts.append(f"{config.quantization} weights")
-    if config.head_quantization is not None:
-        parts.append(f"an {config.head_quantization} head")
-    return f" with {' and '.join(parts)}" if parts else ""
