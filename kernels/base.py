@@ -359,6 +359,16 @@ class Kernels(LogitKernels, RecurrentFunctions, Protocol):
         """Return the weight's rows for token_ids (int64 [T]), [T, N], in dtype (a plain weight's own)."""
         ...
 
+    def embed_share(self, token_ids: Tensor, weight: LinearWeight, first: int, dtype: torch.dtype) -> Tensor:
+        """Return what a share of a vocabulary adds to the embeddings of tokens: float32 [T, N].
+
+        Args:
+            token_ids: int64 [T], of the whole vocabulary.
+            weight: [V, N], the rows of the tokens from `first` on. Tokens without a row here have zeros.
+            dtype: what rows are rounded to; see `embed`.
+        """
+        ...
+
     def quantize(self, weight: Tensor, into: QuantizedWeight) -> None:
         """Quantise a matrix [M, N] of any dtype and layout. Mutates `into`, which has its shape.
 

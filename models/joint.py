@@ -68,11 +68,8 @@ class Joint:
         """
         if self.size == 1:
             return kernels.embed(token_ids, weight, dtype)
-        rows = weight.shape[0]
-        local = token_ids - self.rank * rows
-        is_mine = (local >= 0) & (local < rows)
-        part = kernels.embed(local.clamp(0, rows - 1), weight, dtype).float()
-        return self.sum([part * is_mine.unsqueeze(1)], dtype)
+        first = self.rank * weight.shape[0]
+        return self.sum([kernels.embed_share(token_ids, weight, first, dtype)], dtype)
 
     def gather_logits(self, part: Tensor) -> Tensor:
         """Return the logits of all ranks' parts of the vocabulary, float32 [R, V], on rank 0; the part elsewhere.

@@ -49,6 +49,8 @@ class Collectives(Protocol):
     """This side's number, from 0 to `size` - 1."""
     size: int
     """Ranks of the group, at least 1."""
+    is_recordable: bool
+    """Whether its operations can be part of a recording of kernel calls (`RecordingKernels.capture`)."""
 
     def all_reduce(self, parts: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
         """Write the sum of all ranks' partial products to `out` of every rank.

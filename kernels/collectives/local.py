@@ -87,6 +87,8 @@ class _Meeting:
 class LocalRank:
     """A `Collectives` of a thread."""
 
+    is_recordable = False
+
     def __init__(self, rank: int, meeting: _Meeting) -> None:
         self.rank, self.size = rank, meeting.size
         self._meeting = meeting

@@ -57,6 +57,8 @@ class ProcessGroup:
     Making one waits for all ranks, if it `meets`, and checks a sum. Raises GroupBroken if they do not come.
     """
 
+    is_recordable = False
+
     def __init__(
         self,
         store: Store,

@@ -52,6 +52,8 @@ class SharedMemory:
     taken.
     """
 
+    is_recordable = True
+
     def __init__(
         self,
         address: str,

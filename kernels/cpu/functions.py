@@ -114,6 +114,9 @@ _DECLARED: dict[str, tuple[str, ...]] = {
         "y, int64_t y_stride, T* total, int64_t rows, int64_t n, const T* weight, const T* bias, double eps)",
     ),
     "layers/pointwise.cpp": (
+        "void rows_here(const int64_t* ids, int64_t tokens, int64_t first, int64_t rows, int64_t* y)",
+        "void widen_here_T(const T* x, const int64_t* ids, int64_t tokens, int64_t columns, int64_t first, "
+        "int64_t rows, float* y)",
         "void move_blocks(char* const* tensors, int64_t count, int64_t block_bytes, const int64_t* sources, "
         "const int64_t* destinations, int64_t blocks)",
         "void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t rows, char* y)",

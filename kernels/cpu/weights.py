@@ -138,6 +138,21 @@ class WeightKernels(LayerKernels):
         )
         return embedded
 
+    def embed_share(self, token_ids: Tensor, weight: LinearWeight, first: int, dtype: torch.dtype) -> Tensor:
+        """See `Kernels.embed_share`."""
+        functions = self._functions.get(dtype)
+        if functions is None:
+            return self._fall_back("embed_share").embed_share(token_ids, weight, first, dtype)
+        tokens, (rows, columns) = len(token_ids), weight.shape
+        local = token_ids.new_empty(tokens)
+        self._library.rows_here(token_ids.data_ptr(), tokens, first, rows, local.data_ptr())
+        embedded = self.embed(local, weight, dtype)
+        part = self._empty(torch.float32, tokens, columns)
+        functions.widen_here(
+            *(embedded.data_ptr(), token_ids.data_ptr(), tokens, columns, first, rows, part.data_ptr())
+        )
+        return part
+
     def quantize(self, weight: Tensor, into: QuantizedWeight) -> None:
         """See `Kernels.quantize`."""
         functions = self._functions.get(weight.dtype)

@@ -36,7 +36,7 @@ from pageant.kernels.reference.pointwise import (
     rope,
     silu_and_mul,
 )
-from pageant.kernels.reference.products import embed, linear, logits
+from pageant.kernels.reference.products import embed, embed_share, linear, logits
 from pageant.kernels.reference.sampling import mask_logits, sample, top_logprobs
 from pageant.kernels.reference.state_space import state_space
 from pageant.kernels.tiled import LinearWeight
@@ -84,6 +84,7 @@ class ReferenceKernels:
     add_low_rank = staticmethod(add_low_rank)
     logits = staticmethod(logits)
     embed = staticmethod(embed)
+    embed_share = staticmethod(embed_share)
     quantize = staticmethod(quantize)
     mask_logits = staticmethod(mask_logits)
     sample = staticmethod(sample)

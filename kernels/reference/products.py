@@ -11,7 +11,7 @@ from pageant.kernels.panels import PANEL_ROWS
 from pageant.kernels.quantized import QuantizedWeight, dequantize
 from pageant.kernels.tiled import LinearWeight, TiledWeight
 
-__all__ = ["embed", "linear", "logits"]
+__all__ = ["embed", "embed_share", "linear", "logits"]
 
 _CHUNK = 1 << 22  # numbers of a head that are widened at a time
 
@@ -39,6 +39,14 @@ def embed(token_ids: Tensor, weight: LinearWeight, dtype: torch.dtype) -> Tensor
     if isinstance(weight, QuantizedWeight):
         return dequantize(weight.in_rows()[token_ids], dtype)
     return F.embedding(token_ids, _plain(weight, dtype))
+
+
+def embed_share(token_ids: Tensor, weight: LinearWeight, first: int, dtype: torch.dtype) -> Tensor:
+    """See `Kernels.embed_share`."""
+    rows = weight.shape[0]
+    local = token_ids - first
+    is_here = (local >= 0) & (local < rows)
+    return embed(local.clamp(0, rows - 1), weight, dtype).float() * is_here.unsqueeze(1)
 
 
 def _plain(weight: LinearWeight, dtype: torch.dtype) -> Tensor:

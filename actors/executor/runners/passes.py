@@ -20,6 +20,7 @@ from pageant.actors.executor.batch.inputs import (
 from pageant.actors.executor.on_device import to_device
 from pageant.actors.executor.runners.programs import Awaiting, StepPrograms
 from pageant.kernels.base import AttentionBatch, KVCache, Span, StateRows
+from pageant.kernels.collectives.group_operations import GroupOperations
 from pageant.kernels.recording import RecordingKernels
 from pageant.models.adapters.loading import Adapters
 from pageant.models.decoder import Decoder, Embedded, Wanted
@@ -37,8 +38,9 @@ class Passes:
 
     Args:
         last_drawn: int64 [rows of the batch], on the device: the token that each drew last.
-        records: whether passes may be recorded. Those of a group's ranks are not: what ranks exchange is no call of
-            the kernels' library.
+        operations: this rank's operations with others that compute the model with it; None where it is alone. With
+            others, passes are recorded if all that they exchange can be recorded too, and logits never are.
+        records: whether passes may be recorded.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Passes:
         block_size: int,
         clock: Callable[[], float] = lambda: 0.0,
         adapters: Adapters | None = None,
+        operations: GroupOperations | None = None,
         records: bool = True,
     ) -> None:
         self.decoder = decoder
@@ -59,8 +62,10 @@ class Passes:
         self._kv_caches = kv_caches
         self._last_drawn = last_drawn
         self._programs: StepPrograms | None = None
+        self._is_alone = operations is None
         if (
             records
+            and (operations is None or _may_record(operations))
             and isinstance(decoder.kernels, RecordingKernels)
             and not decoder.taps
             and decodes(decoder)
@@ -77,6 +82,7 @@ class Passes:
                 block_size=block_size,
                 last_drawn=last_drawn,
                 clock=clock,
+                check=None if operations is None else operations.stage.check,
             )
 
     def run(
@@ -129,11 +135,11 @@ class Passes:
     def draw(self, inputs: StepInputs) -> npt.NDArray[np.int64] | Awaiting | None:
         """Return the tokens [T] of a step that `only_draws`, if it is recorded, or what it draws from when its masks
         come."""
-        return None if self._programs is None else self._programs.draw(inputs)
+        return self._programs.draw(inputs) if self._programs is not None and self._is_alone else None
 
     def logits(self, inputs: StepInputs) -> Tensor | None:
         """Return the logits [T, V] of a step that `draws_after_each`, good until the next call, if it is recorded."""
-        return None if self._programs is None else self._programs.logits(inputs)
+        return self._programs.logits(inputs) if self._programs is not None and self._is_alone else None
 
     def forward(
         self,
@@ -189,6 +195,15 @@ class Passes:
         ]
         with self._adapters.applied(tokens_of):
             yield
+
+
+def _may_record(operations: GroupOperations) -> bool:
+    """Tell whether passes of a group's rank can be recorded.
+
+    A recording that fails half-way is computed again from its beginning. Ranks of a stage do so together, since they
+    make the same calls; another stage would wait for what has been received already.
+    """
+    return operations.stage.is_recordable and operations.links is None
 
 
 def _images(embedded: Sequence[EmbeddedTokens], packed: Packed) -> tuple[Span, ...]:

@@ -73,6 +73,7 @@ class StepPrograms:
         kernels: what they compute with. Steps of a shape that these cannot capture are computed without.
         last_drawn: int64 [rows of the batch], the token that each drew last.
         clock: to tell how long steps take, by which it is decided how long they wait for masks.
+        check: raises what a replay met and could not raise; None where nothing can fail.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class StepPrograms:
         block_size: int,
         last_drawn: Tensor,
         clock: Callable[[], float],
+        check: Callable[[], None] | None = None,
     ) -> None:
         self._forward = forward
+        self._check = check
         self._logits = logits
         self._halved_head = head if isinstance(head, QuantizedWeight) and head.in_halves else None
         self._kernels = kernels
@@ -226,7 +229,10 @@ class StepPrograms:
                 log.debug("steps are not recorded: %s", error)
                 shape.refused = True
                 return None
-        return shape.replay()
+        result = shape.replay()
+        if self._check is not None:
+            self._check()
+        return result
 
     def _hidden(self, inputs: Packed, *, with_trees: bool = False) -> Tensor:
         """Compute hidden states of a step of the shape of `inputs`, which have been written."""

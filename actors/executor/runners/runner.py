@@ -223,7 +223,8 @@ class TorchRunner:
             block_size=sizes.block_size,
             clock=self._clock,
             adapters=self._adapters,
-            records=self._loaded.key.shard is None,
+            operations=self._operations,
+            records=self._operations is not None or self._loaded.key.shard is None,
         )
 
     def _open_store(self) -> StoredMemory | None:

@@ -153,6 +153,24 @@ EXPORT void pageant_gather_tiled_rows(const uint32_t* tiles, int64_t pairs, cons
     });
 }
 
+// Rows of a share of a vocabulary, which begins with token `first`: 0 for tokens that are not in it.
+EXPORT void pageant_rows_here(const int64_t* ids, int64_t tokens, int64_t first, int64_t rows, int64_t* y) {
+    for (int64_t t = 0; t < tokens; t++) {
+        const int64_t row = ids[t] - first;
+        y[t] = row >= 0 && row < rows ? row : 0;
+    }
+}
+
+// Rows x [tokens, columns] as float32, zeros for tokens that are not in the share.
+template <class T>
+void widen_here(const T* x, const int64_t* ids, int64_t tokens, int64_t columns, int64_t first, int64_t rows, float* y) {
+    for_rows(tokens, columns, [&](int64_t t) {
+        const int64_t row = ids[t] - first;
+        const bool is_here = row >= 0 && row < rows;
+        for (int64_t c = 0; c < columns; c++) y[t * columns + c] = is_here ? to_float(x[t * columns + c]) : 0;
+    });
+}
+
 #define ACTIVATION(NAME, KIND, SUFFIX, T)                                                                   \
     EXPORT void pageant_##NAME##_##SUFFIX(const T* x, int64_t stride, T* y, int64_t y_stride, int64_t rows, \
                                           int64_t n) {                                                      \
@@ -176,6 +194,10 @@ EXPORT void pageant_gather_tiled_rows(const uint32_t* tiles, int64_t pairs, cons
     EXPORT void pageant_gather_columns_##SUFFIX(const T* x, int64_t stride, const int64_t* order,           \
                                                 int64_t rows, int64_t columns, T* y) {                      \
         gather_columns(x, stride, order, rows, columns, y);                                                 \
+    }                                                                                                       \
+    EXPORT void pageant_widen_here_##SUFFIX(const T* x, const int64_t* ids, int64_t tokens, int64_t columns, \
+                                            int64_t first, int64_t rows, float* y) {                        \
+        widen_here(x, ids, tokens, columns, first, rows, y);                                                \
     }                                                                                                       \
     ACTIVATION(silu, Silu, SUFFIX, T)                                                                       \
     ACTIVATION(gelu, Gelu, SUFFIX, T)                                                                       \
