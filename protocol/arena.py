@@ -146,6 +146,12 @@ def sum_of_parts(words: npt.NDArray[Any], num_parts: int, generation: int) -> in
     return total & _MASK
 
 
+def rebase(sums: UInt64, before: int, after: int) -> None:
+    """Turn checksums of one generation, uint64 [N], into those of another."""
+    with np.errstate(over="ignore"):
+        sums += np.uint64((_mixed(after) - _mixed(before)) & _MASK)
+
+
 def _mixed(generation: int) -> int:
     return generation * GENERATION_FACTOR & _MASK
 

@@ -32,7 +32,7 @@ from pageant.protocol.routing import Load, Route
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.serving import Abort, OutputBatch, Submit
 from pageant.protocol.stepping import ExecutorReady, LateTokens, StepPlan, StepResult
-from pageant.protocol.storing import FollowStore, Pin, Reserve, Settle
+from pageant.protocol.storing import FollowStore, Pin, ReadStored, Reserve, Settle
 from pageant.protocol.streams import Acknowledge, Resume
 from pageant.protocol.supervision import ActorDown, ActorUp
 from pageant.protocol.tokenizing import Tokenize, TokenizeChat
@@ -144,7 +144,7 @@ LIFECYCLE = Role(
 
 ROUTER = Role("router", (Route, Load, ActorUp, ActorDown))
 
-STORE = Role("store", (FollowStore, Reserve, Pin, Settle, ActorUp, ActorDown))
+STORE = Role("store", (FollowStore, Reserve, Pin, Settle, ReadStored, ActorUp, ActorDown))
 
 _ALL = (
     TOKENIZER,

@@ -14,6 +14,7 @@ from pageant.protocol.fronting import HttpStatistics
 from pageant.protocol.message import Message, Request
 from pageant.protocol.routing import RouterStatistics
 from pageant.protocol.scheduling import SchedulerStatistics
+from pageant.protocol.storing import StoreStatistics
 from pageant.protocol.supervision import ActorEntry, NodeStatistics
 
 
@@ -159,6 +160,7 @@ class Observation(Message, frozen=True, kw_only=True):
     spans: dict[str, int] = msgspec.field(default_factory=dict)
     """Spans of traces, by what became of them."""
     routers: dict[str, RouterStatistics] = msgspec.field(default_factory=dict)
+    stores: dict[str, StoreStatistics] = msgspec.field(default_factory=dict)
 
 
 class GetObservation(Request[Observation], frozen=True, kw_only=True):

@@ -9,6 +9,14 @@ decide, executors copy, and the store says which slot holds what.
     blocks ──MoveStored──▶ executor/0 ──StoredMoved──▶ blocks      the copies; executor/0 has each rank copy its share
     blocks ──Settle──▶ store                                       what became of reserved and pinned slots
 
+A store follows and pins blocks of other hosts' stores in the same way, and copies them into slots of its own when they
+are pinned here.
+
+    store ──FollowStore──▶ store of another host ──StoreEvents, ...──▶ store
+    store ──Pin──▶ store of another host ──Pinned──▶ store
+    store ──ReadStored──▶ store of another host ──StoredBytes, ...──▶ store     unless another carrier has the bytes
+    store ──Settle──▶ store of another host
+
 A block can be found from its reservation on, and `Pin` waits until it is saved. Reservations and pins belong to an
 incarnation of their block manager, and end with it. A slot has another generation with each reservation. Whoever
 copies checks name and generation in the slot's header before and after, so that a block is used only if it is whole.
@@ -19,12 +27,33 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from pageant.protocol.arrays import BoolVector, Int32Vector, Int64Vector, UInt8Vector, bools
 from pageant.protocol.message import Message, Request
 
 NO_SLOT = -1
 """Fills the entries of slots where there is none."""
+
+
+def _no_names() -> npt.NDArray[np.uint8]:
+    return np.zeros(0, np.uint8)
+
+
+class StoredLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The blocks of an executor, as a store keeps them."""
+
+    kind: bytes
+    """16 bytes: equal where blocks of equal names have equal bytes (checkpoint, dtypes, block size, and so on)."""
+    slot_bytes: int
+    """Bytes of a slot: header, checksums, and a block of all ranks."""
+    num_parts: int = 0
+    """Parts of a block, of all ranks; each has a checksum."""
+    parts_bytes: int = 0
+    """Bytes of all of them."""
+    has_words: bool = False
+    """Checksums are of 64-bit words; otherwise executors alone can check them."""
 
 
 class ArenaRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +76,12 @@ class StoreEvents(Message, frozen=True, kw_only=True):
     """uint8 [16 * R]: blocks that are gone, before any of `stored` came."""
     reset: bool = False
     """Everything that was announced before is void."""
+    away: UInt8Vector = msgspec.field(default_factory=_no_names)
+    """uint8 [16 * A]: blocks that can be pinned from now on, but have to be fetched first."""
+    not_away: UInt8Vector = msgspec.field(default_factory=_no_names)
+    """uint8 [16 * B]: blocks that cannot be fetched any more, before any of `away` came."""
+    offer: bytes = b""
+    """What the carrier of another host needs to know of this memory."""
 
 
 class FollowStore(Request[StoreEvents], frozen=True, kw_only=True):
@@ -54,6 +89,9 @@ class FollowStore(Request[StoreEvents], frozen=True, kw_only=True):
 
     kind: bytes
     """The executors' `StoredLayout.kind`. Names of other kinds are not announced."""
+    layout: StoredLayout | None = None
+    """How these blocks lie in a slot, so that the store can fetch some from other hosts. None follows this store's own
+    blocks alone, and names as `stored` what has to be fetched first."""
 
 
 class Reserved(Message, frozen=True, kw_only=True):
@@ -81,6 +119,10 @@ class Pinned(Message, frozen=True, kw_only=True):
     """int64 [N]: the first byte of each slot; NO_SLOT where the block is gone."""
     generations: Int64Vector
     """int64 [N]."""
+    fetched: int = 0
+    """How many of them had to be fetched."""
+    seconds: float = 0.0
+    """Time that this took."""
 
 
 class Pin(Request[Pinned], frozen=True, kw_only=True):
@@ -88,6 +130,28 @@ class Pin(Request[Pinned], frozen=True, kw_only=True):
 
     names: UInt8Vector
     """uint8 [16 * N]."""
+    kind: bytes = b""
+    """The kind of blocks that may be fetched from other hosts; if empty, none is."""
+    patience: float | None = None
+    """Seconds to wait for what has to be fetched, or is being saved: the rest is gone. None sets no bound."""
+
+
+class StoredBytes(Message, frozen=True, kw_only=True):
+    """The next bytes of a `ReadStored`."""
+
+    data: UInt8Vector
+    """uint8 [B]: valid until the reader settles the slots that they are of."""
+
+
+class ReadStored(Request[StoredBytes], frozen=True, kw_only=True):
+    """Stream N regions of a store's memory, one after another."""
+
+    epoch: int
+    """The store's incarnation: another one has other memory."""
+    starts: Int64Vector
+    """int64 [N]: the first byte of each region."""
+    sizes: Int64Vector
+    """int64 [N]: its bytes."""
 
 
 class Settle(Message, frozen=True, kw_only=True):
@@ -152,15 +216,6 @@ class StoredBlocksArrived(Message, frozen=True, kw_only=True):
     """blocks to scheduler: blocks that an admission waited for are there, or will not come."""
 
 
-class StoredLayout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The blocks of an executor, as a store keeps them."""
-
-    kind: bytes
-    """16 bytes: equal where blocks of equal names have equal bytes (checkpoint, dtypes, block size, and so on)."""
-    slot_bytes: int
-    """Bytes of a slot: header, checksums, and a block of all ranks."""
-
-
 class StoreStatistics(Message, frozen=True, kw_only=True):
     """A store, with counters since its start."""
 
@@ -183,6 +238,14 @@ class StoreStatistics(Message, frozen=True, kw_only=True):
     evictions: int
     fetched: int = 0
     """Blocks that came from stores of other hosts."""
+    fetched_bytes: int = 0
+    """Bytes of their slots."""
+    fetch_seconds: float = 0.0
+    """Time that fetches took, failed ones included."""
+    unfetched: int = 0
+    """Blocks that were to come and did not: too late, not whole, or gone with their store."""
+    served: int = 0
+    """Blocks that stores of other hosts have pinned here."""
 
 
 class GetStoreStatistics(Request[StoreStatistics], frozen=True, kw_only=True):

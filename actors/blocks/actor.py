@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.costs import Move, MoveCosts
+from pageant.actors.blocks.costs import TIER_MOVES, MoveCosts
 from pageant.actors.blocks.followers import Follower, Key
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.storing import StoringManager
@@ -172,7 +172,7 @@ class BlockManager(StoringManager):
             costs.stepped(tokens, seconds)
         if tiers is None:
             return
-        for route, moved in zip(Move, (event.host, event.written, event.read), strict=True):
+        for route, moved in zip(TIER_MOVES, (event.host, event.written, event.read), strict=True):
             tiers.costs.moved(route, moved)
 
     @receives

@@ -30,6 +30,12 @@ class Move(enum.Enum):
     WRITE = "write"
     # From the disk to the device.
     READ = "read"
+    # From another host's store, or from a store's disk, to the memory of this host's.
+    FETCH = "fetch"
+
+
+TIER_MOVES = (Move.HOST, Move.WRITE, Move.READ)
+"""Routes of an executor's own tiers, in the order of `MoveTimes`."""
 
 
 class MoveCosts:

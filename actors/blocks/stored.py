@@ -44,17 +44,29 @@ class Mirror:
 
     Attributes:
         names: of blocks that are there, or are being saved.
+        away: of blocks that the store has to fetch first. They may be in `names` too.
     """
 
     def __init__(self) -> None:
         self.names: set[bytes] = set()
+        self.away: set[bytes] = set()
 
     def change(self, came: Iterable[bytes], went: Iterable[bytes], *, reset: bool) -> None:
         """Take in the store's events."""
         if reset:
-            self.names.clear()
+            self.clear()
         self.names.difference_update(went)
         self.names.update(came)
+
+    def change_away(self, came: Iterable[bytes], went: Iterable[bytes]) -> None:
+        """Take in the store's events of what it has to fetch, after `change`."""
+        self.away.difference_update(went)
+        self.away.update(came)
+
+    def clear(self) -> None:
+        """Forget everything: the store is gone, or is another."""
+        self.names.clear()
+        self.away.clear()
 
 
 @dataclass(eq=False, slots=True)
@@ -204,7 +216,17 @@ class StoredBlocks:
 
     def _has(self, name: bytes, group: int) -> bool:
         own = name_in_group(name, group)
-        return own in self.pool or self.full_name(own) in self.mirror.names
+        return own in self.pool or self._is_stored(self.full_name(own))
+
+    def _is_stored(self, full: bytes) -> bool:
+        mirror = self.mirror
+        return full in mirror.names or (
+            full in mirror.away and self.costs.move_pays(self.block_tokens, Move.FETCH, Move.HOST)
+        )
+
+    def has_to_fetch(self, arrival: Arrival) -> bool:
+        """Tell whether any block of an arrival has to be fetched first."""
+        return any(self.full_name(name) not in self.mirror.names for name in arrival.names)
 
     def _missing(self, sequence: Sequence, num_full: int, serial: int, step: int) -> Arrival | None:
         """Return the blocks that a sequence lacks of its first `num_full` block groups; None if there are none."""
@@ -269,9 +291,12 @@ class StoredBlocks:
         self.restored += len(whole)
         self.tokens_restored += len(places) * self.groups.block_size
         if not stale:
-            gone = [name for index, name in enumerate(arrival.names) if not ok[index]]
-            self.spoilt += len(gone)
-            self.mirror.names.difference_update(map(self.full_name, gone))
+            gone = [self.full_name(name) for index, name in enumerate(arrival.names) if not ok[index]]
+            if not self.mirror.away.isdisjoint(gone):
+                self._tries[arrival.serial] = TRIES_MAX  # what did not come in time is not waited for again
+            here = self.mirror.names.intersection(gone)
+            self.spoilt += len(here)
+            self.mirror.names.difference_update(here)
         self._transfers.discard(arrival)
         self.pool.free([*arrival.held, *arrival.blocks])
 
@@ -307,11 +332,11 @@ class StoredBlocks:
 
     def statistics(self) -> tuple[TierStatistics]:
         """Return the state of the store as far as this pool has to do with it."""
-        there = len(self.mirror.names)
+        names, away = self.mirror.names, self.mirror.away
         found = TierStatistics(
             name="store",
-            num_blocks=there,
-            blocks_used=there,
+            num_blocks=len(names | away),
+            blocks_used=len(names),
             blocks_saved=self.saved,
             blocks_restored=self.restored,
             blocks_lost=self.spoilt,

@@ -28,6 +28,7 @@ from pageant.protocol.storing import (
     Reserved,
     Settle,
     StoredBlocksArrived,
+    StoredLayout,
     StoredMoved,
 )
 from pageant.protocol.tiers import Moved
@@ -41,6 +42,8 @@ SAVES_MAX = 128
 PATIENCE_SECONDS = 5.0
 """How long a sequence waits for blocks of the store, at most."""
 PATIENCE_LEAST = 0.1
+FETCH_SHARE = 0.5
+"""Share of its patience that a sequence waits for blocks to be fetched: those that have come are then copied."""
 
 
 def patience(costs: MoveCosts, tokens: float) -> float:
@@ -70,9 +73,8 @@ class StoringManager(Actor):
         """The blocks that a task saves."""
         self._executor = ""
         """The address of the executor that copies blocks."""
-        self._kind = b""
-        """The kind of the executor's blocks."""
-        self._slot_bytes = 0
+        self._layout: StoredLayout | None = None
+        """How the store keeps the executor's blocks."""
 
     @property
     def _stored(self) -> StoredBlocks | None:
@@ -93,10 +95,10 @@ class StoringManager(Actor):
     def _use_store(self, event: ExecutorReady, allocation: Allocation, executor: str) -> None:
         """Keep blocks of a new executor in the store, if it has any that a store can keep."""
         layout = event.stored if self.options.store and self.options.enable_prefix_caching else None
-        if layout is None or layout.kind != self._kind:
+        if layout is None or layout != self._layout:
             self._stop_following()
         if layout is not None:
-            self._executor, self._kind, self._slot_bytes = executor, layout.kind, layout.slot_bytes
+            self._executor, self._layout = executor, layout
             tokens = allocation.block_size / len(allocation.groups)
             pool, groups, costs = allocation.pool, allocation.groups, self._store_costs
             allocation.use_store(StoredBlocks(pool, groups, self._mirror, costs, layout.kind, tokens))
@@ -107,21 +109,24 @@ class StoringManager(Actor):
         if self._store_up and self._stored is not None:
             self._stop_following()
             self._following = asyncio.Event()
-            self.spawn(self._follow_events(self._stored.kind, self._following))
+            assert self._layout is not None, "its blocks are stored"
+            self.spawn(self._follow_events(self._layout, self._following))
 
     def _stop_following(self) -> None:
         if self._following is not None:
             self._following.set()
         self._following = self._arena = None
-        self._mirror.names.clear()
+        self._mirror.clear()
 
-    async def _follow_events(self, kind: bytes, over: asyncio.Event) -> None:
+    async def _follow_events(self, layout: StoredLayout, over: asyncio.Event) -> None:
+        follow = FollowStore(kind=layout.kind, layout=layout)
         try:
-            async for events in self.stream(self.options.store, FollowStore(kind=kind), FOLLOW_SECONDS):
+            async for events in self.stream(self.options.store, follow, FOLLOW_SECONDS):
                 if over.is_set():
                     return
                 self._arena = events.arena
                 self._mirror.change(split(events.stored), split(events.removed), reset=events.reset)
+                self._mirror.change_away(split(events.away), split(events.not_away))
                 self._tend_store()
         except PageantError:  # it is down; `store_up` says when it is back
             if not over.is_set():
@@ -130,7 +135,7 @@ class StoringManager(Actor):
     def _forget_stored(self) -> None:
         """Forget what the store has of this model."""
         if self._stored is not None and self._arena is not None:
-            self._mirror.names.clear()
+            self._mirror.clear()
             self.tell(self.options.store, ForgetStored(kind=self._stored.kind))
 
     # Blocks.
@@ -152,10 +157,10 @@ class StoringManager(Actor):
         """Save what is queued, some blocks after others."""
         while self._stored is stored and self._arena is not None:
             scheduler, due = self._scheduler, stored.take_unsaved(SAVES_MAX)
-            if not due:
+            if not due or self._layout is None:
                 break
             names = joined([*map(stored.full_name, due)])
-            request = Reserve(kind=stored.kind, names=names, slot_bytes=self._slot_bytes)
+            request = Reserve(kind=stored.kind, names=names, slot_bytes=self._layout.slot_bytes)
             try:
                 reserved = await self.ask(self.options.store, request, FOLLOW_SECONDS)
             except PageantError as error:  # the store is down, and has nothing
@@ -181,12 +186,12 @@ class StoringManager(Actor):
         self.spawn(self._lose_patience(stored, arrival))
         nothing = bools([False] * len(arrival.names))
         try:
-            names = joined([*map(stored.full_name, arrival.names)])
-            pinned = await self.ask(self.options.store, Pin(names=names), FOLLOW_SECONDS)
+            pinned = await self.ask(self.options.store, self._pin(stored, arrival), FOLLOW_SECONDS)
         except PageantError:
             stored.end_arrival(arrival, nothing, stale=True)
             self._arrived(stored, arrival)
             return
+        self._store_costs.moved(Move.FETCH, Moved(blocks=pinned.fetched, seconds=pinned.seconds))
         there = np.flatnonzero(pinned.slots != NO_SLOT)
         arrival.slots, arrival.generations = pinned.slots[there].tolist(), pinned.generations[there].tolist()
         part = Transfer(
@@ -202,6 +207,13 @@ class StoringManager(Actor):
         self._settle(part.slots, part.generations, moved.ok | moved.stale)
         stored.end_arrival(arrival, ok, stale=moved.stale)
         self._arrived(stored, arrival)
+
+    def _pin(self, stored: StoredBlocks, arrival: Arrival) -> Pin:
+        names = joined([*map(stored.full_name, arrival.names)])
+        if not stored.has_to_fetch(arrival):
+            return Pin(names=names)
+        seconds = patience(self._store_costs, len(arrival.names) * stored.block_tokens)
+        return Pin(names=names, kind=stored.kind, patience=FETCH_SHARE * seconds)
 
     async def _lose_patience(self, stored: StoredBlocks, arrival: Arrival) -> None:
         """Have a sequence computed whose blocks take longer than that would."""

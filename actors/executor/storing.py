@@ -35,7 +35,16 @@ class Storing(Leading):
     def stored_layout(self) -> StoredLayout | None:
         """Return how a store keeps this executor's blocks; None if it cannot."""
         memory = self._stored_memory
-        return None if memory is None else StoredLayout(kind=memory.kind, slot_bytes=memory.layout.slot_bytes)
+        if memory is None:
+            return None
+        layout = memory.layout
+        return StoredLayout(
+            kind=memory.kind,
+            slot_bytes=layout.slot_bytes,
+            num_parts=layout.num_parts,
+            parts_bytes=layout.parts_bytes,
+            has_words=layout.has_words,
+        )
 
     @receives(concurrent=True)
     async def move_stored(self, request: MoveStored) -> StoredMoved:

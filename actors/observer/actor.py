@@ -28,6 +28,7 @@ from pageant.protocol.statistics import (
     MetricsPage,
     Observation,
 )
+from pageant.protocol.storing import GetStoreStatistics
 from pageant.protocol.supervision import ActorEntry, GetDirectory, GetStatistics
 from pageant.protocol.tracing import Spans
 
@@ -100,6 +101,7 @@ class Observer(Actor):
         )
         https = await self._ask_all(_of_role(up, "http"), GetHttpStatistics())
         routers = await self._ask_all(_of_role(up, "router"), GetRouterStatistics())
+        stores = await self._ask_all(_of_role(up, "store"), GetStoreStatistics())
         return Observation(
             models={model.replica: model.name for model in self.options.served},
             at=self.clock.now(),
@@ -112,6 +114,7 @@ class Observer(Actor):
             https=https,
             spans=dict(self._outgoing.counts) if self._outgoing is not None else {},
             routers=routers,
+            stores=stores,
         )
 
     @receives(concurrent=True)

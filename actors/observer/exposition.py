@@ -46,6 +46,7 @@ def exposition(observation: Observation) -> str:
     _blocks(page, observation.models, observation)
     _devices(page, observation.models, observation)
     _routers(page, observation)
+    _stores(page, observation)
     _servers(page, observation)
     _actors(page, observation)
     return page.text()
@@ -96,6 +97,31 @@ def _routers(page: Page, observation: Observation) -> None:
             about = "Seconds until those are computed."
             seconds = replica.waiting_tokens * replica.seconds_per_token
             page.gauge("route_waiting_seconds", about, seconds, labels)
+
+
+STORE_COUNTERS = {
+    "saved": ("store_saved_total", "Blocks that executors saved in a store."),
+    "restored": ("store_restored_total", "Blocks of a store that were found whole."),
+    "spoilt": ("store_spoilt_total", "Blocks of a store that were not found whole."),
+    "evictions": ("store_evictions_total", "Blocks that gave way to others."),
+    "fetched": ("store_fetched_total", "Blocks that came from stores of other hosts."),
+    "fetched_bytes": ("store_fetched_bytes_total", "Bytes of those."),
+    "fetch_seconds": ("store_fetch_seconds_total", "Time that fetches took, failed ones included."),
+    "unfetched": ("store_unfetched_total", "Blocks that were to be fetched, and did not come whole in time."),
+    "served": ("store_served_total", "Blocks that stores of other hosts fetched."),
+}
+
+
+def _stores(page: Page, observation: Observation) -> None:
+    for name, store in observation.stores.items():
+        labels = {"store": name}
+        page.gauge("store_bytes", "Memory of a KV store.", store.num_bytes, labels)
+        page.gauge("store_bytes_used", "Bytes of it that hold blocks.", store.bytes_used, labels)
+        for state in ("blocks", "reserved", "pinned"):
+            about = "Blocks of a store that can be restored, are being written, or are being read."
+            page.gauge("store_blocks", about, getattr(store, state), {**labels, "state": state})
+        for field, (counter, meaning) in STORE_COUNTERS.items():
+            page.counter(counter, meaning, getattr(store, field), labels)
 
 
 def _frontend(page: Page, labels: Mapping[str, str], frontend: FrontendStatistics) -> None:

@@ -77,6 +77,9 @@ class StoresInUse:
             TopologyError: its replica computes on several hosts, or on one without a store.
         """
         known, role = cls.Options.__struct_fields__, role_of(name)
+        if role == STORE:
+            names = tuple(self._by_host.values())
+            return {"stores": names} if "stores" in known and len(names) > 1 else {}
         if not self._by_host or role not in (EXECUTOR, BLOCKS):
             return {}
         if role == EXECUTOR:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -12,14 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pageant.actors.runtime import Actor, ActorOptions, receives
+from pageant.actors.runtime import ActorOptions, receives
 from pageant.actors.runtime.sizes import parse_bytes
+from pageant.actors.store.carrier import LINK, Region, carrier_class, frames_of
+from pageant.actors.store.fetching import Fetching
 from pageant.actors.store.followers import Follower
 from pageant.actors.store.index import NOWHERE, Owner, Place, StoreIndex
+from pageant.actors.store.neighbours import Change
 from pageant.actors.store.slabs import CHUNKS
 from pageant.protocol.arena import Arena, joined, split
 from pageant.protocol.arrays import int64
-from pageant.protocol.errors import ConfigurationError
+from pageant.protocol.errors import BadRequest, ConfigurationError
 from pageant.protocol.roles import STORE
 from pageant.protocol.storing import (
     ArenaRef,
@@ -28,9 +32,11 @@ from pageant.protocol.storing import (
     GetStoreStatistics,
     Pin,
     Pinned,
+    ReadStored,
     Reserve,
     Reserved,
     Settle,
+    StoredBytes,
     StoreEvents,
     StoreStatistics,
 )
@@ -42,11 +48,13 @@ MEMORY_MIN = 1 << 20
 MEMORY_MAX = 1 << 50
 GENERATIONS = 1 << 40
 """Generations of each life of a store: more than it reserves."""
+FETCH_SECONDS = 5.0
+"""The longest fetch, where whoever pins has named no patience."""
 MARGIN_BYTES = 1 << 28
 """Memory that a store leaves to others."""
 
 
-class Store(Actor):
+class Store(Fetching):
     """Keeps KV blocks for the block managers of its host; see `pageant.protocol.storing`."""
 
     role = STORE
@@ -57,12 +65,19 @@ class Store(Actor):
         Attributes:
             store_memory: bytes of the host's memory, such as `8GiB`. Pages are taken when blocks first come.
             memory: the same, for the entry of a store; None is `store_memory`.
+            carrier: what brings blocks from stores of other hosts: `link` (the links that nodes have anyway), or
+                `module:Class` of your own.
+            stores: the addresses of all stores of the topology. Filled in where there are several.
         """
 
         store_memory: str | int = "4GiB"
         memory: str | int | None = None
+        carrier: str = LINK
+        stores: tuple[str, ...] = ()
 
         def __post_init__(self) -> None:
+            # A carrier that cannot be imported is refused before anything starts.
+            carrier_class(self.carrier, "actors.store.options.carrier")
             name = "store_memory" if self.memory is None else "memory"
             found = getattr(self, name)
             try:
@@ -83,11 +98,13 @@ class Store(Actor):
         """The memory. Set by `on_start`, as `_index` is."""
         self._index: StoreIndex
         self._owners: set[Owner] = set()
-        """Block managers that have reserved or pinned, and are not known to be gone."""
+        """Block managers and other stores that have reserved or pinned, and are not known to be gone."""
         self._watched: set[str] = set()
         """Names of all of them."""
         self._gone: dict[str, int] = {}
-        """The latest incarnation of each block manager that is known to be gone."""
+        """The latest incarnation of each of them that is known to be gone."""
+        self._served = 0
+        """Blocks pinned by other stores."""
         self._too_large: set[bytes] = set()
         """Kinds of blocks that are larger than any slot."""
         self._followers: dict[Follower, asyncio.Event] = {}
@@ -106,6 +123,12 @@ class Store(Actor):
         self._arena = self._take_memory()
         first = self.incarnation * GENERATIONS
         self._index = StoreIndex(self._arena.num_bytes, self._arena.write_header, self._note, first)
+        self._open_carrier()
+        for store in self.options.stores:
+            self._watch(store)
+
+    async def on_stop(self) -> None:
+        self._carrier.close()
 
     def _take_memory(self) -> Arena:
         wanted = self.options.num_bytes
@@ -117,16 +140,29 @@ class Store(Actor):
     @receives(concurrent=True)
     async def follow(self, request: FollowStore) -> AsyncIterator[StoreEvents]:
         """Stream the names of a kind, and then every one that comes or goes."""
-        follower, wake = Follower(request.kind), asyncio.Event()
+        is_here = request.layout is not None
+        follower, wake = Follower(request.kind, follows_away=is_here), asyncio.Event()
         self._followers[follower] = wake
         wake.set()
+        if request.layout is not None:
+            self._learn(request.layout)
+        elif self._is_peer(self.sender):
+            self._watch(self.sender)  # a host that came later
         arena = ArenaRef(path=self._arena.path, num_bytes=self._arena.num_bytes, epoch=self.incarnation)
         try:
             while True:
                 await wake.wait()
                 wake.clear()
-                stored, removed, reset = follower.take(self._index.names)
-                yield StoreEvents(arena=arena, stored=joined(stored), removed=joined(removed), reset=reset)
+                changes = follower.take(self._index.names, self._neighbours.names)
+                yield StoreEvents(
+                    arena=arena,
+                    stored=joined(changes.came),
+                    removed=joined(changes.went),
+                    away=joined(changes.came_away),
+                    not_away=joined(changes.went_away),
+                    reset=changes.reset,
+                    offer=self._carrier.offer(),
+                )
         finally:
             del self._followers[follower]
 
@@ -134,6 +170,13 @@ class Store(Actor):
         for follower, wake in self._followers.items():
             if follower.kind == kind:
                 follower.note(name, came=came)
+                wake.set()
+
+    def _note_away(self, kind: bytes, changes: Sequence[Change]) -> None:
+        for follower, wake in self._followers.items():
+            if follower.kind == kind and changes:
+                for name, came in changes:
+                    follower.note(name, came=came, away=True)
                 wake.set()
 
     # Slots.
@@ -164,15 +207,46 @@ class Store(Actor):
 
     @receives(concurrent=True)
     async def pin(self, request: Pin) -> Pinned:
-        """Return slots of saved blocks, once none of them is still being written."""
-        owner, names = self._owner(), split(request.names)
-        while any(map(self._index.is_due, names)):
-            await self._settled.wait()
+        """Return slots of saved blocks, once none of them is still being written or fetched."""
+        owner, names, began = self._owner(), split(request.names), self.clock.now()
+        is_peer = self._is_peer(self.sender)
+        patience = FETCH_SECONDS if request.patience is None else request.patience
+        begun = self._begin_fetches(request.kind, names, patience) if request.kind and owner else []
+        self._populate_ahead()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(request.patience):
+                while any(map(self._index.is_due, names)):
+                    await self._settled.wait()
         if owner is None or self._is_gone(owner):
             places = [NOWHERE] * len(names)
         else:
             places = [self._index.pin(name, owner) for name in names]
-        return Pinned(slots=_slots(places), generations=_generations(places))
+        self._served += is_peer * sum(place != NOWHERE for place in places)
+        # Nothing may have come in time: that is as long as one block took.
+        came = max(1, len(begun) - sum(map(self._is_lacking, begun))) if begun else 0
+        return Pinned(
+            slots=_slots(places),
+            generations=_generations(places),
+            fetched=came,
+            seconds=self.clock.now() - began if begun else 0.0,
+        )
+
+    def _is_lacking(self, name: bytes) -> bool:
+        return name not in self._index or self._index.is_due(name)
+
+    @receives(concurrent=True)
+    async def read(self, request: ReadStored) -> AsyncIterator[StoredBytes]:
+        """Stream regions of the memory, for the carrier of another host's store."""
+        regions = [*map(Region, request.starts.tolist(), request.sizes.tolist())]
+        last = self._arena.num_bytes
+        if request.epoch != self.incarnation:
+            raise BadRequest(f"found epoch {request.epoch}; expected {self.incarnation}", "epoch")
+        if any(one.start < 0 or one.size < 0 or one.start + one.size > last for one in regions):
+            raise BadRequest(
+                f"found a region beyond the store's memory; expected them below {last}", "starts"
+            )
+        async for frame in frames_of(self, self._arena.bytes, regions):
+            yield frame
 
     @receives
     def settle(self, message: Settle) -> None:
@@ -198,22 +272,29 @@ class Store(Actor):
         owner = (self.sender, self.sender_incarnation)
         if self._is_gone(owner):
             return None
-        if owner[0] not in self._watched:
-            self._watched.add(owner[0])
-            self.watch(owner[0])
+        self._watch(owner[0])
         self._owners.add(owner)
         return owner
+
+    def _watch(self, name: str) -> None:
+        if name not in self._watched and name != self.name:
+            self._watched.add(name)
+            self.watch(name)
 
     def _is_gone(self, owner: Owner) -> bool:
         return self._gone.get(owner[0], -1) >= owner[1]
 
     @receives
     def owner_up(self, event: ActorUp) -> None:
-        """Do nothing: a block manager is known when it asks for something."""
+        """Follow another store. A block manager is known when it asks for something."""
+        if self._is_peer(event.address):
+            self._peer_up(event.address, event.incarnation)
 
     @receives
     def owner_down(self, event: ActorDown) -> None:
-        """End what a block manager has reserved and pinned."""
+        """End what a block manager, or another store, has reserved and pinned."""
+        if self._is_peer(event.address):
+            self._peer_down(event.address, event.incarnation)
         self._gone[event.address] = max(event.incarnation, self._gone.get(event.address, -1))
         for owner in [one for one in self._owners if one[0] == event.address and self._is_gone(one)]:
             self._owners.discard(owner)
@@ -248,10 +329,15 @@ class Store(Actor):
             blocks=blocks,
             reserved=reserved,
             pinned=pinned,
-            saved=index.saved,
+            saved=index.saved - self._fetched,
             restored=index.restored,
             spoilt=index.spoilt,
             evictions=index.evictions,
+            fetched=self._fetched,
+            fetched_bytes=self._fetched_bytes,
+            fetch_seconds=self._fetch_seconds,
+            unfetched=self._unfetched,
+            served=self._served,
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pageant.actors.blocks.allocation import Allocation
-from pageant.actors.blocks.costs import Move, MoveCosts
+from pageant.actors.blocks.costs import TIER_MOVES, MoveCosts
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.tiers import Tiers
 from pageant.protocol.allocation import Admission, Assign, Assigned
@@ -129,7 +129,7 @@ class RandomBlocks:
         """Steps and moves have taken so long."""
         if self.tiers is not None:
             self.tiers.costs.stepped(self.shape.block_size, step)
-            for way, seconds in zip(Move, (host, written, read), strict=True):
+            for way, seconds in zip(TIER_MOVES, (host, written, read), strict=True):
                 self.tiers.costs.moved(way, Moved(blocks=1, seconds=seconds))
 
     def exchange(

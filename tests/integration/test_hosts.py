@@ -51,6 +51,27 @@ asyncio.run(main())
 """
 
 
+# What runs on the front host: a prompt is computed on one host, and its output on another; says what stores did.
+HANDED_OVER = """
+import asyncio, json, sys
+import pageant
+from pageant.protocol.storing import GetStoreStatistics
+async def at_rest(engine, store):
+    while True:
+        found = await engine.ask(store, GetStoreStatistics())
+        if not (found.reserved or found.pinned):
+            return {"fetched": found.fetched, "unfetched": found.unfetched, "restored": found.restored,
+                    "saved": found.saved, "served": found.served, "spoilt": found.spoilt}
+async def main():
+    topology, prompt, params = json.loads(sys.argv[1])
+    async with pageant.Engine(topology=topology) as engine:
+        found = await engine.complete(prompt, pageant.SamplingParams(**params))
+        stores = [await at_rest(engine, f"store/{index}") for index in range(2)]
+        print(json.dumps([found.outputs[0].token_ids, stores]), flush=True)
+asyncio.run(main())
+"""
+
+
 pytestmark = pytest.mark.skipif(not can(), reason="network namespaces need root")
 
 
@@ -162,3 +183,43 @@ async def in_one_process(model: Path) -> list[list[int]]:
     async with pageant.Engine(model, placement="one", **SETTINGS) as engine:
         outputs = [await engine.complete(prompt, SamplingParams(**PARAMS)) for prompt in PROMPTS]
         return [output.outputs[0].token_ids for output in outputs]
+
+
+async def test_kv_follows_a_request_to_another_host(lan, key, checkpoint):
+    """Its blocks go from the store of one host to that of the other, encrypted, and are not computed again."""
+    prompt = [4 + (7 * place) % 90 for place in range(200)]
+    both = {"near": "10.77.0.2", "far": "10.77.0.3"}
+    kinds = {"prefill": "near", "decode": "far"}
+    names = ("executor", "scheduler", "blocks", "detokenizer", "grammar")
+    topology = {
+        "model": str(checkpoint.path),
+        **SETTINGS,
+        "listen": "tcp://10.77.0.1:5700",
+        "keys": str(key),
+        "nodes": {"front": {}, **{name: {"host": address} for name, address in both.items()}},
+        "replicas": {
+            kind: {"count": 1, "actors": {name: {"node": node} for name in names}}
+            for kind, node in kinds.items()
+        },
+        "actors": {
+            "store": {"each": "host", "options": {"memory": "8MiB"}},
+            "router": {"options": {"handover": "always"}},
+        },
+    }
+    front = await run(lan, "front", sys.executable, "-c", HANDED_OVER, json.dumps([topology, prompt, PARAMS]))
+    nodes = [
+        await run(lan, host, *NODE, "--join", topology["listen"], "--name", host, "--keys", str(key))
+        for host in both
+    ]
+    async with asyncio.timeout(SECONDS):
+        told, errors = await front.communicate()
+        assert front.returncode == 0, errors.decode()
+        assert [await node.wait() for node in nodes] == [0, 0]
+    tokens, stores = json.loads(told)
+    async with pageant.Engine(checkpoint.path, placement="one", **SETTINGS) as engine:
+        right = await engine.complete(prompt, SamplingParams(**PARAMS))
+    assert tokens == right.outputs[0].token_ids
+    here = max(stores, key=lambda one: one["fetched"])
+    there = min(stores, key=lambda one: one["fetched"])
+    assert (here["fetched"], here["restored"], there["served"]) == (12, 12, 12)
+    assert here["unfetched"] == here["spoilt"] == there["spoilt"] == 0

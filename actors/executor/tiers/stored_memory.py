@@ -93,6 +93,11 @@ class SlotLayout:
         return aligned(HEADER.itemsize + self.num_parts * CHECKSUM_BYTES)
 
     @property
+    def has_words(self) -> bool:
+        """Tell whether all checksums are of 64-bit words."""
+        return all(map(_has_words, self.regions))
+
+    @property
     def slot_bytes(self) -> int:
         """Return the bytes of a slot."""
         return aligned(self.parts_at + self.parts_bytes)
@@ -276,4 +281,8 @@ def _runs(regions: Sequence[Region]) -> Iterator[Region]:
 def _words(inside: UInt8, run: Region) -> npt.NDArray[Any]:
     """Return a run's parts, uint64 [words], or uint8 [bytes] where parts are no whole words."""
     data = inside[run.start : run.start + run.num_bytes]
-    return data.view(np.uint64) if run.part_bytes % 8 == 0 and run.start % 8 == 0 else data
+    return data.view(np.uint64) if _has_words(run) else data
+
+
+def _has_words(region: Region) -> bool:
+    return region.part_bytes % 8 == 0 and region.start % 8 == 0

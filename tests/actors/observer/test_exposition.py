@@ -1,7 +1,10 @@
 import re
 
+import msgspec
+
 from pageant.actors.observer.exposition import HISTOGRAMS, exposition
 from pageant.protocol.statistics import Observation
+from pageant.protocol.storing import StoreStatistics
 
 
 def samples(page):
@@ -23,6 +26,31 @@ def test_the_names_are_those_that_are_known_from_elsewhere(everything):
         *("spec_decode_num_drafts_total", "spec_decode_num_draft_tokens_total"),
         *("spec_decode_num_accepted_tokens_total", "spec_decode_num_accepted_tokens_per_pos_total"),
     }
+
+
+def test_stores_are_shown_by_their_names(everything):
+    store = StoreStatistics(
+        num_bytes=64,
+        bytes_used=32,
+        blocks=3,
+        reserved=1,
+        pinned=2,
+        saved=9,
+        restored=8,
+        spoilt=1,
+        evictions=5,
+        fetched=7,
+        fetched_bytes=700,
+        fetch_seconds=0.25,
+        unfetched=2,
+        served=4,
+    )
+    found = samples(exposition(msgspec.structs.replace(everything, stores={"store/1": store})))
+    shown = {name: value for name, value in found.items() if name.startswith("pageant:store_")}
+    assert len(shown) == 14
+    assert shown['pageant:store_blocks{store="store/1",state="pinned"}'] == "2"
+    assert shown['pageant:store_fetched_total{store="store/1"}'] == "7"
+    assert shown['pageant:store_fetch_seconds_total{store="store/1"}'] == "0.25"
 
 
 def test_what_is_counted_is_shown_under_its_labels(everything):
