@@ -246,6 +246,18 @@ class StoreStatistics(Message, frozen=True, kw_only=True):
     """Blocks that were to come and did not: too late, not whole, or gone with their store."""
     served: int = 0
     """Blocks that stores of other hosts have pinned here."""
+    disk_bytes: int = 0
+    """The room that it has on the disk."""
+    disk_blocks: int = 0
+    """Blocks that are there. They may be in its memory too."""
+    spilled: int = 0
+    """Blocks that were written there."""
+    loaded: int = 0
+    """Blocks that came back from there."""
+    unloaded: int = 0
+    """Blocks that were to come back from there, and were not whole."""
+    disk_evictions: int = 0
+    """Blocks that gave way to others there."""
 
 
 class GetStoreStatistics(Request[StoreStatistics], frozen=True, kw_only=True):

@@ -31,12 +31,12 @@ from pageant.actors.executor.instructions import (
 from pageant.actors.executor.options import ExecutorOptions, make_runner
 from pageant.actors.executor.runners.memory import available_bytes
 from pageant.actors.executor.storing import Storing
-from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.moving import Move
 from pageant.actors.executor.tracing import step_spans
 from pageant.actors.executor.work import Launched, Work
 from pageant.actors.runtime import receives
 from pageant.actors.runtime.address import role_of
+from pageant.actors.runtime.disk_file import DiskFile
 from pageant.protocol.guiding import GuidesLost, TokenMasks
 from pageant.protocol.lifecycle import WEIGHT_VERSION
 from pageant.protocol.roles import EXECUTOR, SCHEDULER

@@ -109,6 +109,10 @@ STORE_COUNTERS = {
     "fetch_seconds": ("store_fetch_seconds_total", "Time that fetches took, failed ones included."),
     "unfetched": ("store_unfetched_total", "Blocks that were to be fetched, and did not come whole in time."),
     "served": ("store_served_total", "Blocks that stores of other hosts fetched."),
+    "spilled": ("store_spilled_total", "Blocks that were written to the disk."),
+    "loaded": ("store_loaded_total", "Blocks that came back from there."),
+    "unloaded": ("store_unloaded_total", "Blocks that were to come back from there, and were not whole."),
+    "disk_evictions": ("store_disk_evictions_total", "Blocks that gave way to others there."),
 }
 
 
@@ -117,6 +121,8 @@ def _stores(page: Page, observation: Observation) -> None:
         labels = {"store": name}
         page.gauge("store_bytes", "Memory of a KV store.", store.num_bytes, labels)
         page.gauge("store_bytes_used", "Bytes of it that hold blocks.", store.bytes_used, labels)
+        page.gauge("store_disk_bytes", "Room of a store on the disk.", store.disk_bytes, labels)
+        page.gauge("store_disk_blocks", "Blocks that are there.", store.disk_blocks, labels)
         for state in ("blocks", "reserved", "pinned"):
             about = "Blocks of a store that can be restored, are being written, or are being read."
             page.gauge("store_blocks", about, getattr(store, state), {**labels, "state": state})

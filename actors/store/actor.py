@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +14,15 @@ import numpy.typing as npt
 from pageant.actors.runtime import ActorOptions, receives
 from pageant.actors.runtime.sizes import parse_bytes
 from pageant.actors.store.carrier import LINK, Region, carrier_class, frames_of
-from pageant.actors.store.fetching import Fetching
 from pageant.actors.store.followers import Follower
 from pageant.actors.store.index import NOWHERE, Owner, Place, StoreIndex
 from pageant.actors.store.neighbours import Change
+from pageant.actors.store.room import check_room
 from pageant.actors.store.slabs import CHUNKS
+from pageant.actors.store.spilling import Spilling, check_disk
 from pageant.protocol.arena import Arena, joined, split
 from pageant.protocol.arrays import int64
-from pageant.protocol.errors import BadRequest, ConfigurationError
+from pageant.protocol.errors import BadRequest
 from pageant.protocol.roles import STORE
 from pageant.protocol.storing import (
     ArenaRef,
@@ -50,11 +49,9 @@ GENERATIONS = 1 << 40
 """Generations of each life of a store: more than it reserves."""
 FETCH_SECONDS = 5.0
 """The longest fetch, where whoever pins has named no patience."""
-MARGIN_BYTES = 1 << 28
-"""Memory that a store leaves to others."""
 
 
-class Store(Fetching):
+class Store(Spilling):
     """Keeps KV blocks for the block managers of its host; see `pageant.protocol.storing`."""
 
     role = STORE
@@ -67,17 +64,22 @@ class Store(Fetching):
             memory: the same, for the entry of a store; None is `store_memory`.
             carrier: what brings blocks from stores of other hosts: `link` (the links that nodes have anyway), or
                 `module:Class` of your own.
+            disk: bytes of the disk, such as `100GiB`, for blocks that there is no room for in the memory.
+            disk_path: the folder where they are kept, on the store's host.
             stores: the addresses of all stores of the topology. Filled in where there are several.
         """
 
         store_memory: str | int = "4GiB"
         memory: str | int | None = None
         carrier: str = LINK
+        disk: str | int = 0
+        disk_path: str | None = None
         stores: tuple[str, ...] = ()
 
         def __post_init__(self) -> None:
             # A carrier that cannot be imported is refused before anything starts.
             carrier_class(self.carrier, "actors.store.options.carrier")
+            check_disk(self.disk, self.disk_path)
             name = "store_memory" if self.memory is None else "memory"
             found = getattr(self, name)
             try:
@@ -118,11 +120,12 @@ class Store(Fetching):
         """Take the memory.
 
         Raises:
-            ConfigurationError: there is not so much.
+            ConfigurationError: there is not so much, or there is no such folder for the disk.
         """
         self._arena = self._take_memory()
         first = self.incarnation * GENERATIONS
         self._index = StoreIndex(self._arena.num_bytes, self._arena.write_header, self._note, first)
+        self._open_disk()
         self._open_carrier()
         for store in self.options.stores:
             self._watch(store)
@@ -142,6 +145,7 @@ class Store(Fetching):
         """Stream the names of a kind, and then every one that comes or goes."""
         is_here = request.layout is not None
         follower, wake = Follower(request.kind, follows_away=is_here), asyncio.Event()
+        here = self._index.names if is_here else self._kept
         self._followers[follower] = wake
         wake.set()
         if request.layout is not None:
@@ -153,7 +157,7 @@ class Store(Fetching):
             while True:
                 await wake.wait()
                 wake.clear()
-                changes = follower.take(self._index.names, self._neighbours.names)
+                changes = follower.take(here, self._fetchable)
                 yield StoreEvents(
                     arena=arena,
                     stored=joined(changes.came),
@@ -166,18 +170,42 @@ class Store(Fetching):
         finally:
             del self._followers[follower]
 
+    def _kept(self, kind: bytes) -> Iterator[bytes]:
+        """Yield the names of all blocks of this store, in memory and on the disk."""
+        yield from self._index.names(kind)
+        yield from self._disk.names(kind)
+
+    def _fetchable(self, kind: bytes) -> Iterator[bytes]:
+        """Yield the names of all blocks that are to be had, but not at once."""
+        yield from self._disk.names(kind)
+        yield from self._neighbours.names(kind)
+
     def _note(self, name: bytes, kind: bytes, came: bool) -> None:
-        for follower, wake in self._followers.items():
-            if follower.kind == kind:
-                follower.note(name, came=came)
-                wake.set()
+        is_kept = came or name in self._disk
+        for follower in self._followers_of(kind):
+            follower.note(name, came=came if follower.follows_away else is_kept)
+
+    def _note_disk(self, name: bytes, kind: bytes, came: bool) -> None:
+        if not came:
+            self._generations.pop(name, None)
+        is_kept, is_away = came or name in self._index, came or name in self._neighbours
+        for follower in self._followers_of(kind):
+            if follower.follows_away:
+                follower.note(name, came=is_away, away=True)
+            else:
+                follower.note(name, came=is_kept)
 
     def _note_away(self, kind: bytes, changes: Sequence[Change]) -> None:
+        for follower in self._followers_of(kind) if changes else ():
+            for name, came in changes:
+                follower.note(name, came=came or name in self._disk, away=True)
+
+    def _followers_of(self, kind: bytes) -> Iterator[Follower]:
+        """Yield the followers of a kind, and wake them."""
         for follower, wake in self._followers.items():
-            if follower.kind == kind and changes:
-                for name, came in changes:
-                    follower.note(name, came=came, away=True)
+            if follower.kind == kind:
                 wake.set()
+                yield follower
 
     # Slots.
 
@@ -187,7 +215,9 @@ class Store(Fetching):
         owner = self._owner()
         self._warn_of(request)
         places = [
-            NOWHERE if owner is None else self._index.reserve(name, request.kind, request.slot_bytes, owner)
+            NOWHERE
+            if owner is None or name in self._disk
+            else self._index.reserve(name, request.kind, request.slot_bytes, owner)
             for name in split(request.names)
         ]
         self._populate_ahead()
@@ -211,7 +241,9 @@ class Store(Fetching):
         owner, names, began = self._owner(), split(request.names), self.clock.now()
         is_peer = self._is_peer(self.sender)
         patience = FETCH_SECONDS if request.patience is None else request.patience
-        begun = self._begin_fetches(request.kind, names, patience) if request.kind and owner else []
+        begun = self._begin_loads(names) if owner else []
+        if request.kind and owner:
+            begun += self._begin_fetches(request.kind, names, patience)
         self._populate_ahead()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(request.patience):
@@ -256,11 +288,13 @@ class Store(Fetching):
         for slot, generation, ok in columns:
             self._index.settle(Place(slot, generation), owner, ok=ok)
         self._wake_pinners()
+        self._spill_ahead()
 
     @receives
     def forget(self, message: ForgetStored) -> None:
         """Forget all blocks of a kind."""
         self._index.forget(message.kind)
+        self._disk.forget(message.kind)
         self._wake_pinners()
 
     def _wake_pinners(self) -> None:
@@ -322,6 +356,7 @@ class Store(Fetching):
         """Return the state of the store. Checks its integrity first."""
         index = self._index
         index.check_integrity()
+        self._disk.check_integrity()
         blocks, reserved, pinned, used = index.counts
         return StoreStatistics(
             num_bytes=self._arena.num_bytes,
@@ -329,7 +364,7 @@ class Store(Fetching):
             blocks=blocks,
             reserved=reserved,
             pinned=pinned,
-            saved=index.saved - self._fetched,
+            saved=index.saved - self._fetched - self._loaded,
             restored=index.restored,
             spoilt=index.spoilt,
             evictions=index.evictions,
@@ -338,6 +373,12 @@ class Store(Fetching):
             fetch_seconds=self._fetch_seconds,
             unfetched=self._unfetched,
             served=self._served,
+            disk_bytes=0 if self._file is None else self._disk.slabs.num_bytes,
+            disk_blocks=self._disk.counts[0],
+            spilled=self._spilled,
+            loaded=self._loaded,
+            unloaded=self._unloaded,
+            disk_evictions=self._disk.evictions,
         )
 
 
@@ -347,44 +388,3 @@ def _slots(places: Sequence[Place]) -> npt.NDArray[np.int64]:
 
 def _generations(places: Sequence[Place]) -> npt.NDArray[np.int64]:
     return int64([place.generation for place in places])
-
-
-def check_room(wanted: int) -> None:
-    """Refuse memory that this host does not have.
-
-    Raises:
-        ConfigurationError: says what was asked for and what there is.
-    """
-    free = free_bytes()
-    most = None if free is None else max(0, free - MARGIN_BYTES)
-    if most is not None and wanted > most:
-        raise ConfigurationError(
-            f"the store's memory is {wanted / 2**30:.2f} GiB; expected at most {most / 2**30:.2f} GiB: this host has "
-            f"{(free or 0) / 2**30:.2f} GiB of memory free{_shm()}"
-        )
-
-
-def _shm() -> str:
-    """Return the size of /dev/shm, for a message; "" if there is none."""
-    try:
-        found = os.statvfs("/dev/shm")
-    except OSError:
-        return ""
-    return f", and /dev/shm {found.f_bavail * found.f_frsize / 2**30:.2f} GiB"
-
-
-def free_bytes() -> int | None:
-    """Return the memory that can be had without swapping, in the process's control group too; None if unknown."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    group = Path("/sys/fs/cgroup")
-    try:
-        most, used = (group / "memory.max").read_text(), (group / "memory.current").read_text()
-        if most.strip().isdecimal():
-            found.append(max(0, int(most) - int(used)))
-    except OSError:
-        pass  # no control groups, or of another version
-    return min(found, default=None)

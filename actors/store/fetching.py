@@ -83,6 +83,10 @@ class Fetching(Actor):
         """Tell followers of a block that came or went."""
         raise NotImplementedError
 
+    def _is_near(self, name: bytes) -> bool:
+        """Tell whether a block can be had without another host."""
+        return name in self._index
+
     def _wake_pinners(self) -> None:
         raise NotImplementedError
 
@@ -129,7 +133,7 @@ class Fetching(Actor):
         layout = self._layouts.get(kind)
         if layout is None:
             return []
-        absent = [name for name in names if name not in self._index]
+        absent = [name for name in names if not self._is_near(name)]
         until = asyncio.get_running_loop().time() + patience
         begun: list[bytes] = []
         for peer, some in self._neighbours.shares(kind, absent).items():
@@ -167,15 +171,20 @@ class Fetching(Actor):
             self._fetch_seconds += self.clock.now() - began
 
     def _end_batch(self, layout: StoredLayout, batch: Sequence[Wanted], ok: Sequence[bool]) -> None:
-        for (name, place), is_whole in zip(batch, ok, strict=True):
-            self._index.settle(place, self._self, ok=is_whole)
-            if is_whole:
-                # Whoever had lost patience with it may look for it again.
-                self._note(name, layout.kind, True)
+        for wanted, is_whole in zip(batch, ok, strict=True):
+            self._end_filling(layout.kind, wanted, ok=is_whole)
         self._fetched += sum(ok)
         self._fetched_bytes += sum(ok) * layout.slot_bytes
         self._unfetched += len(ok) - sum(ok)
         self._wake_pinners()
+
+    def _end_filling(self, kind: bytes, wanted: Wanted, *, ok: bool) -> None:
+        """End the reservation of a slot that this store has filled by itself."""
+        name, place = wanted
+        self._index.settle(place, self._self, ok=ok)
+        if ok:
+            # Whoever had lost patience with it may look for it again.
+            self._note(name, kind, True)
 
     async def _fetch_batch(
         self, peer: Peer, layout: StoredLayout, batch: Sequence[Wanted], until: float

@@ -1,5 +1,7 @@
 """The store's core: which slot holds which block, who writes and who reads it. No I/O, no clock.
 
+Slots are of memory; or places in a file, which have no headers.
+
     reserved    one owner writes it; others may wait for it
     ready       it can be pinned; evicted when room is needed, the least recently used first, unless it is pinned
 
@@ -8,6 +10,7 @@ An owner is a block manager in one of its lives. What it has reserved and pinned
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -151,6 +154,15 @@ class StoreIndex:
         self._listener(slot.name, slot.kind, False)
 
     # Reading.
+
+    def eldest(self) -> Iterator[Slot]:
+        """Yield slots that may be evicted, the least recently used first. Nothing may change meanwhile."""
+        return heapq.merge(*(idle.values() for idle in self._idle.values()), key=_when_used)
+
+    def kind_of(self, name: bytes) -> bytes | None:
+        """Return the kind of a ready block; None if there is none."""
+        slot = self._slots.get(name)
+        return None if slot is None or slot.owner is not None else slot.kind
 
     def is_due(self, name: bytes) -> bool:
         """Tell whether a block is still being written."""

@@ -18,6 +18,8 @@ class Slabs:
         self._chunks = list(range(0, num_bytes - self.chunk_bytes + 1, self.chunk_bytes))[::-1]
         # Free slots by size.
         self._free: dict[int, list[int]] = {}
+        # Bytes of free slots.
+        self._free_bytes = 0
         # The size of the slots of each chunk that is divided.
         self._sizes: dict[int, int] = {}
 
@@ -36,11 +38,14 @@ class Slabs:
             self._sizes[chunk] = size
             free += range(chunk, chunk + self.chunk_bytes - size + 1, size)
             free.reverse()
+            self._free_bytes += len(free) * size
+        self._free_bytes -= size
         return free.pop()
 
     def give(self, slot: int, size: int) -> None:
         """Free a slot."""
         self._free[size].append(slot)
+        self._free_bytes += size
 
     def chunk_of(self, slot: int) -> int:
         """Return the first byte of the chunk that a slot lies in."""
@@ -53,8 +58,15 @@ class Slabs:
     def reclaim(self, chunk: int) -> None:
         """Take back a chunk whose slots are all free, for slots of any size. O(free slots of its size)."""
         size = self._sizes.pop(chunk)
-        self._free[size] = [slot for slot in self._free[size] if self.chunk_of(slot) != chunk]
+        left = [slot for slot in self._free[size] if self.chunk_of(slot) != chunk]
+        self._free_bytes -= (len(self._free[size]) - len(left)) * size
+        self._free[size] = left
         self._chunks.append(chunk)
+
+    @property
+    def num_bytes_free(self) -> int:
+        """Return the bytes of free slots, and of chunks that are not divided."""
+        return self._free_bytes + len(self._chunks) * self.chunk_bytes
 
     @property
     def end(self) -> int:

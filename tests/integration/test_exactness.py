@@ -12,7 +12,7 @@ import pytest
 
 import pageant
 from pageant.actors.blocks.costs import MoveCosts
-from pageant.actors.executor.tiers.disk import DiskFile
+from pageant.actors.runtime.disk_file import DiskFile
 
 BLOCK_SIZE = 4
 NUM_REQUESTS = 200

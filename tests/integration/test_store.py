@@ -131,6 +131,29 @@ def test_a_prefix_that_one_replica_computed_is_computed_by_no_other(checkpoint):
     asyncio.run(run())
 
 
+def test_what_a_store_has_no_memory_for_comes_back_from_its_disk(checkpoint, tmp_path):
+    """The first prompts' blocks gave way to later ones, on the device and in the store's memory."""
+    asked = [prompt(seed, 200, checkpoint.vocab_size) for seed in range(40, 60)]
+
+    async def run() -> None:
+        options = {"memory": "1MiB", "disk": "64MiB", "disk_path": str(tmp_path)}
+        settings = {**SETTINGS, "placement": "one", "actors": {"store": {"options": options}}}
+        async with pageant.Engine(checkpoint.path, **settings) as engine:
+            right = []
+            for one in asked:
+                right.append(await complete(engine, one, GREEDY))
+                await store_at_rest(engine)
+            again = [await complete(engine, one, GREEDY) for one in asked[:4]]
+            assert [one.outputs[0].token_ids for one in again] == [
+                one.outputs[0].token_ids for one in right[:4]
+            ]
+            found = await store_at_rest(engine)
+            assert found.spilled > 100 and found.loaded > 0
+            assert not (found.spoilt or found.unloaded)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("settings", "place", "message"),
     [
@@ -141,6 +164,16 @@ def test_a_prefix_that_one_replica_computed_is_computed_by_no_other(checkpoint):
         ({"actors": {"store": {"options": {"memory": 0}}}}, "actors.store.options.memory", "1 MiB to 1 PiB"),
         ({"actors": {"store": {"each": "host", "count": 2}}}, "actors.store.each", "with count"),
         ({"actors": {"blocks": {"each": "host"}}}, "actors.blocks.each", "for store alone"),
+        (
+            {"actors": {"store": {"options": {"disk": "1GiB"}}}},
+            "actors.store.options.disk",
+            "there is no disk_path",
+        ),
+        (
+            {"actors": {"store": {"options": {"carrier": "no_such_lab:Rdma"}}}},
+            "actors.store.options.carrier",
+            "there is no module 'no_such_lab'",
+        ),
     ],
 )
 def test_a_store_that_cannot_be_is_refused(checkpoint, settings, place, message):

@@ -10,9 +10,9 @@ from pageant.actors.executor.groups.meeting import KeyQueue, Meeting
 from pageant.actors.executor.groups.member import Member
 from pageant.actors.executor.metering import Metering
 from pageant.actors.executor.options import ExecutorOptions, make_runner
-from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.moving import Move, Way
 from pageant.actors.runtime import receives
+from pageant.actors.runtime.disk_file import DiskFile
 from pageant.models.errors import CheckpointError
 from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.ranks import (

@@ -36,9 +36,9 @@ from pageant.actors.executor.runners.sampled_tokens import SampledTokens
 from pageant.actors.executor.runners.sampler import Sampler, sampling_tensors
 from pageant.actors.executor.runners.step_logits import PendingLogits
 from pageant.actors.executor.runners.stored import stored_memory
-from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.host_memory import HostMemory
 from pageant.actors.executor.tiers.stored_memory import StoredMemory
+from pageant.actors.runtime.disk_file import DiskFile
 from pageant.kernels.collectives.group_operations import GroupOperations
 from pageant.kernels.quantized_kv import kv_dtype
 from pageant.models.hearing_decoder import HearingDecoder

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.moving import Int32, Move, Way
+from pageant.actors.runtime.disk_file import DiskFile
 from pageant.kernels.base import KVCache
 from pageant.protocol.tiers import DISK
 

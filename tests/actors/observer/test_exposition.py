@@ -44,12 +44,16 @@ def test_stores_are_shown_by_their_names(everything):
         fetch_seconds=0.25,
         unfetched=2,
         served=4,
+        disk_blocks=6,
+        loaded=3,
     )
     found = samples(exposition(msgspec.structs.replace(everything, stores={"store/1": store})))
     shown = {name: value for name, value in found.items() if name.startswith("pageant:store_")}
-    assert len(shown) == 14
+    assert len(shown) == 20
     assert shown['pageant:store_blocks{store="store/1",state="pinned"}'] == "2"
     assert shown['pageant:store_fetched_total{store="store/1"}'] == "7"
+    assert shown['pageant:store_disk_blocks{store="store/1"}'] == "6"
+    assert shown['pageant:store_loaded_total{store="store/1"}'] == "3"
     assert shown['pageant:store_fetch_seconds_total{store="store/1"}'] == "0.25"
 
 

@@ -36,7 +36,7 @@ from pageant.protocol.storing import (
     StoreStatistics,
 )
 
-SECONDS = 30.0
+SECONDS = 10.0
 PART, LAYERS = 4096, 4
 KIND, OTHER_KIND = b"float32".ljust(16), b"bfloat16".ljust(16)
 LAYOUT = SlotLayout.of([(2, PART)] * 2 * LAYERS)

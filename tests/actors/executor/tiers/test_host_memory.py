@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pageant.actors.executor.tiers import host_memory
-from pageant.actors.executor.tiers.disk import DiskFile
 from pageant.actors.executor.tiers.host_memory import HostMemory
 from pageant.actors.executor.tiers.moving import Move, Way
+from pageant.actors.runtime.disk_file import DiskFile
 from pageant.protocol.arrays import int32
 from pageant.protocol.tiers import DISK
 

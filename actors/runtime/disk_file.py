@@ -1,4 +1,4 @@
-"""Blocks on the host's disk: a file without a name, which is gone when its executor is, however that ends.
+"""Blocks on a host's disk: a file without a name, which is gone when its process is, however that ends.
 
 It is read and written with plain calls, not mapped: a disk that is full is an error then, and not a signal.
 """
@@ -22,13 +22,16 @@ SHARE = 0.9  # of what is free on the disk
 class DiskFile:
     """Bytes that are written before they are read.
 
+    Args:
+        owner: on whose host the folder is.
+
     Raises:
         ConfigurationError: there is no such folder, or nothing can be written there.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, owner: str = "executor") -> None:
         if not Path(folder).is_dir():
-            raise ConfigurationError(f"disk_path is {folder!r}, which is no folder on the executor's host")
+            raise ConfigurationError(f"disk_path is {folder!r}, which is no folder on the {owner}'s host")
         try:
             self._file, name = tempfile.mkstemp(prefix="pageant-kv-", dir=folder)
         except OSError as error:
