@@ -2,6 +2,8 @@
 
     copies       save and restore blocks as an executor does, checksums and headers included, beside `memcpy` of the
                  same bytes; the shape is that of a block of Qwen 3 0.6B
+    fetches      blocks of another store are fetched by TCP on loopback and checked, in the clear and encrypted; see
+                 `store_hosts`
     first token  a prompt is computed by one of two replicas, and its prefix then restored by the other
     no reuse     prompts that have nothing in common, on an engine with a store and on one without: all blocks are saved
                  for nothing
@@ -25,6 +27,7 @@ from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.storing import GetStoreStatistics
 from pageant.scripts.bench.models import suit
 from pageant.scripts.bench.progress import rounds
+from pageant.scripts.bench.store_hosts import measure_fetches
 from pageant.scripts.bench.workloads import random_ids
 from pageant.scripts.copies import Copies
 from pageant.scripts.engine_options import with_engine_options
@@ -48,22 +51,32 @@ def bench(
     store: Annotated[str, typer.Option(help="Memory of the store.")] = "2GiB",
     json: Json = None,
 ) -> None:
-    """Speed of a KV store's copies, first tokens with and without a stored prefix, and the price without reuse."""
+    """Speed of a KV store's copies and fetches, first tokens with a stored prefix, and the price without reuse."""
     copies = measure_copies(blocks, rounds_)
+    fetches = asyncio.run(measure_fetches(blocks, rounds_, 2 * LAYERS * HEADS, HEAD_BYTES))
     settings = {"max_model_len": prompt + output, **suit(engine, "small-long")}
     first = asyncio.run(_first_tokens(settings, store, prompt, rounds_))
     price = asyncio.run(_no_reuse(settings, store, prompt // BATCH, output, rounds_))
     given = {name: value for name, value in settings.items() if name != "model"}
-    figures = {"settings": given, "copies": copies, "first_token": first, "no_reuse": price}
+    figures = {
+        "settings": given,
+        "copies": copies,
+        "fetches": fetches,
+        "first_token": first,
+        "no_reuse": price,
+    }
     publish(figures, _lines(figures), json)
 
 
 def _lines(figures: dict[str, Any]) -> list[str]:
     copies, first, price = figures["copies"], figures["first_token"], figures["no_reuse"]
+    fetches = figures["fetches"]
     return [
         f"{way:>11}: {copies[way]['gb_per_second']:.2f} GB/s, {copies[way]['of_memcpy']:.2f} of memcpy"
         for way in ("save", "restore")
     ] + [
+        f"      fetch: {fetches['plain']['gb_per_second']:.2f} GB/s in the clear, "
+        f"{fetches['encrypted']['gb_per_second']:.2f} GB/s encrypted",
         f"first token: {first['restored_seconds']:.3f} s with {first['restored_tokens']} of {first['prompt']} tokens "
         f"restored, {first['computed_seconds']:.3f} s computed: {first['times_sooner']:.2f} times as soon",
         f"   no reuse: {price['of_none']:.3f} of the speed without a store",

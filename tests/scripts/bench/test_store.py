@@ -18,6 +18,7 @@ def test_each_measurement_gives_a_figure():
     found = json.loads(result.stdout)
     assert all(found["copies"][way]["gb_per_second"] > 0 for way in ("save", "restore", "memcpy"))
     assert found["copies"]["memcpy"]["of_memcpy"] == 1
+    assert all(found["fetches"][way]["gb_per_second"] > 0 for way in ("plain", "encrypted"))
     assert found["first_token"]["restored_tokens"] == 112
     assert found["first_token"]["times_sooner"] > 0 and found["no_reuse"]["of_none"] > 0
 
