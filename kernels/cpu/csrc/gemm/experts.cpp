@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/activations.h"
-#include "gemm/kernel_choice.h"
+#include "gemm/works.h"
 
 namespace {
 
@@ -31,31 +31,25 @@ struct Layer {
     void (*act_and_mul)(const T* gate, T* y, int64_t n);
 };
 
-// A matrix [outputs, inputs] for each expert, one after another.
-template <class T>
+// A matrix [outputs, inputs] for each expert, one after another: of T's, or quantised to so many bits.
 struct Stack {
-    const T* at;
-
-    auto kernel(Product<T> p, int64_t expert) const {
-        p.weight = at + expert * p.outputs * p.inputs;
-        p.weight_stride = p.inputs;
-        return kernel_of(p);
-    }
-};
-struct Scaled {
-    const uint8_t* values;
+    const void* at;
     const bf16* scales;
-    int64_t alike;
-};
-template <int BITS, bool IN_TILES>
-struct QuantizedStack : Scaled {
+    int64_t bits, alike;  // no bits: T's
+    bool in_tiles;
+
     template <class T>
-    auto kernel(const Product<T>& p, int64_t expert) const {
-        Quantized w{values, scales, p.inputs, alike};
-        w.values += expert * p.outputs * w.row_bytes<BITS>();
-        w.scales += expert * p.outputs * w.groups();
-        if constexpr (IN_TILES) return tiled_kernel_of<BITS>(p, w);
-        else return kernel_of<BITS>(p, w);
+    std::unique_ptr<AnyWork> work(Product<T> p, int64_t expert) const {
+        const int64_t first = expert * p.outputs;
+        if (!bits) {
+            p.weight = (const T*)at + first * p.inputs;
+            p.weight_stride = p.inputs;
+            return work_of(p);
+        }
+        Quantized w{(const uint8_t*)at, scales, p.inputs, alike};
+        w.values += first * w.row_bytes(bits);
+        w.scales += first * w.groups();
+        return work_of(p, w, bits, in_tiles);
     }
 };
 
@@ -80,15 +74,14 @@ struct Grouping {
 };
 
 // y or unrounded [pairs, outputs] = each row of x [pairs, inputs] by its expert's weight, and the expert's bias.
-template <class T, class Weights>
-void products(const Grouping& grouping, const T* x, const Weights& weights, const T* bias, T* y, float* unrounded,
+template <class T>
+void products(const Grouping& grouping, const T* x, const Stack& weights, const T* bias, T* y, float* unrounded,
               int64_t inputs, int64_t outputs) {
-    typedef decltype(weights.kernel(Product<T>{}, 0)) Kernel;
     struct Piece {
         size_t work;
         int64_t index;
     };
-    std::vector<Work<Kernel>> works;
+    std::vector<std::unique_ptr<AnyWork>> works;
     std::vector<int64_t> rooms{0};
     std::vector<Piece> packings, pieces;
     for (size_t e = 0; e + 1 < grouping.starts.size(); e++) {
@@ -97,18 +90,18 @@ void products(const Grouping& grouping, const T* x, const Weights& weights, cons
         Product<T> product{x + first * inputs, inputs, nullptr, 0, bias ? bias + int64_t(e) * outputs : nullptr,
                            y ? y + first * outputs : nullptr, rows, inputs, outputs,
                            unrounded ? unrounded + first * outputs : nullptr};
-        works.emplace_back(weights.kernel(product, int64_t(e)));
-        const Work<Kernel>& work = works.back();
+        works.push_back(weights.work(product, int64_t(e)));
+        const AnyWork& work = *works.back();
         rooms.push_back(rooms.back() + work.packed_size());
         for (int64_t i = 0; i < work.packings(); i++) packings.push_back({works.size() - 1, i});
         for (int64_t i = 0; i < work.pieces(); i++) pieces.push_back({works.size() - 1, i});
     }
     uint8_t* workspace = packing_room(rooms.back());
     parallel_for(int64_t(packings.size()), [&](int64_t i) {
-        works[packings[i].work].pack(packings[i].index, workspace + rooms[packings[i].work]);
+        works[packings[i].work]->pack(packings[i].index, workspace + rooms[packings[i].work]);
     });
     parallel_turns(int64_t(pieces.size()), [&](int64_t i) {
-        works[pieces[i].work].multiply(pieces[i].index, workspace + rooms[pieces[i].work]);
+        works[pieces[i].work]->multiply(pieces[i].index, workspace + rooms[pieces[i].work]);
     });
 }
 
@@ -127,8 +120,8 @@ void weighted_sums(int64_t tokens, int64_t top_k, int64_t hidden, const float* w
     });
 }
 
-template <class T, class Weights>
-void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down) {
+template <class T>
+void moe(const Layer<T>& layer, const Stack& into_gate_up, const Stack& down) {
     const int64_t hidden = layer.hidden, inner = layer.inner;
     Grouping grouping(layer.chosen, layer.tokens, layer.top_k, layer.experts);
     const int64_t pairs = grouping.rows();
@@ -155,13 +148,6 @@ void moe(const Layer<T>& layer, const Weights& into_gate_up, const Weights& down
     T* made = rows.get();  // in the place of what it was made from
     products<T>(grouping, acted.get(), down, layer.down_bias, made, nullptr, inner, hidden);
     sum_up(made, layer.y);
-}
-
-template <int BITS, class T>
-void quantized_moe(const Layer<T>& layer, const Scaled& gate_up, const Scaled& down, bool in_tiles) {
-    if constexpr (TAKES_TILES<T>)
-        if (in_tiles) return moe<T, QuantizedStack<BITS, true>>(layer, {gate_up}, {down});
-    moe<T, QuantizedStack<BITS, false>>(layer, {gate_up}, {down});
 }
 
 // The experts of one token: the largest logits, the lowest id among equals, and their softmax over all.
@@ -228,10 +214,9 @@ auto act_and_mul_of(int64_t activation) {
                                      int64_t hidden, int64_t inner, int64_t activation) {                   \
         Layer<T> layer{x, x_stride, gate_up_bias, down_bias, weights, chosen, y, unrounded, tokens, top_k,  \
                        experts, hidden, inner, act_and_mul_of<T>(activation)};                              \
-        const Scaled up{(const uint8_t*)gate_up, gate_up_scales, alike};                                    \
-        const Scaled out{(const uint8_t*)down, down_scales, alike};                                         \
-        if (bits) by_bits(bits, [&](auto b) { quantized_moe<b()>(layer, up, out, in_tiles != 0); });        \
-        else moe<T, Stack<T>>(layer, {(const T*)gate_up}, {(const T*)down});                                \
+        const Stack up{gate_up, gate_up_scales, bits, alike, in_tiles != 0};                                \
+        const Stack out{down, down_scales, bits, alike, in_tiles != 0};                                     \
+        moe(layer, up, out);                                                                                \
     }                                                                                                       \
     EXPORT void pageant_weigh_experts_##SUFFIX(const T* made, const float* weights, T* y, int64_t tokens,   \
                                                int64_t top_k, int64_t hidden) {                             \

@@ -2,6 +2,13 @@
 #include "gemm/gated_lanes.h"
 #include "gemm/gated_panels.h"
 #include "gemm/kernel_choice.h"
+#include "gemm/works.h"
+
+template <class T>
+std::unique_ptr<AnyWork> work_of(const Product<T>& p) { return std::make_unique<Work<decltype(kernel_of(p))>>(kernel_of(p)); }
+template std::unique_ptr<AnyWork> work_of(const Product<float>&);
+template std::unique_ptr<AnyWork> work_of(const Product<bf16>&);
+template std::unique_ptr<AnyWork> work_of(const Product<f16>&);
 
 // Whether this process may use what this library was compiled for.
 EXPORT int64_t pageant_allowed() { return tiles_allowed(); }

@@ -107,9 +107,18 @@ inline int64_t even_blocks(int64_t rows, int64_t most) {
 inline int64_t next_piece(int64_t start, int64_t stop) { return start + (stop - start) * thread_count(); }
 
 // A product in pieces that threads take: first those of packing x to `workspace`, of packed_size() bytes, then the others.
-// Where only some outputs are needed, they are in `some`.
+struct AnyWork {
+    virtual ~AnyWork() = default;
+    virtual int64_t packed_size() const = 0;
+    virtual int64_t packings() const = 0;
+    virtual int64_t pieces() const = 0;
+    virtual void pack(int64_t i, uint8_t* workspace) const = 0;
+    virtual void multiply(int64_t i, const uint8_t* workspace) const = 0;
+};
+
+// The same by one kernel. Where only some outputs are needed, they are in `some`.
 template <class Kernel>
-class Work {
+class Work final : public AnyWork {
   public:
     static constexpr int64_t TOGETHER = Kernel::PACKED_TOGETHER;
 
@@ -117,7 +126,7 @@ class Work {
         : kernel_(kernel), rows_(kernel.p.rows), outputs_(kernel.p.outputs), block_(kernel.block_rows()), each_(outputs_each()),
           some_(in_pieces(some)), across_(some.empty() ? (outputs_ + each_ - 1) / each_ : int64_t(some_.size())) {}
 
-    int64_t packed_size() const {
+    int64_t packed_size() const override {
         if constexpr (TOGETHER == 0) return 0;
         else return rows_ / block_ * kernel_.packed_size(block_) + kernel_.packed_size(rows_ % block_);
     }
@@ -126,16 +135,16 @@ class Work {
         if (rows_ > block_ || !some_.empty()) return {};
         return {(const char*)kernel_.weights(), each_ * kernel_.row_bytes(), outputs_ * kernel_.row_bytes()};
     }
-    int64_t packings() const { return packed_size() == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
-    int64_t pieces() const { return (rows_ + block_ - 1) / block_ * across_; }
+    int64_t packings() const override { return packed_size() == 0 ? 0 : (rows_ + TOGETHER - 1) / TOGETHER; }
+    int64_t pieces() const override { return (rows_ + block_ - 1) / block_ * across_; }
 
-    void pack(int64_t i, uint8_t* workspace) const {
+    __attribute__((noinline)) void pack(int64_t i, uint8_t* workspace) const override {
         if constexpr (TOGETHER > 0) {
             int64_t r = i * TOGETHER, first = r / block_ * block_;
             kernel_.pack(first, std::min(first + block_, rows_), r, std::min(r + TOGETHER, rows_), of_block(first, workspace));
         }
     }
-    void multiply(int64_t i, const uint8_t* workspace) const {
+    __attribute__((noinline)) void multiply(int64_t i, const uint8_t* workspace) const override {
         const int64_t r = i / across_ * block_, n = i % across_;
         const Range piece = some_.empty() ? Range{n * each_, std::min(n * each_ + each_, outputs_)} : some_[n];
         kernel_.block(of_block(r, workspace), r, std::min(r + block_, rows_), piece.start, piece.stop);

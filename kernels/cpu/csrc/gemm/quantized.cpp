@@ -4,6 +4,7 @@
 #include "gemm/halves.h"
 #include "base/rows.h"
 #include "gemm/kernel_choice.h"
+#include "gemm/works.h"
 
 #include <cmath>
 
@@ -156,6 +157,21 @@ void quantize(const T* weight, int64_t stride, int64_t rows, int64_t inputs, boo
 }
 
 }  // namespace
+
+template <class T>
+std::unique_ptr<AnyWork> work_of(const Product<T>& p, const Quantized& w, int64_t bits, bool in_tiles) {
+    std::unique_ptr<AnyWork> work;
+    const auto begin = [&](const auto& kernel) { work = std::make_unique<Work<std::decay_t<decltype(kernel)>>>(kernel); };
+    by_bits(bits, [&](auto b) {
+        if constexpr (TAKES_TILES<T>)
+            if (in_tiles) return begin(tiled_kernel_of<b()>(p, w));
+        begin(kernel_of<b()>(p, w));
+    });
+    return work;
+}
+template std::unique_ptr<AnyWork> work_of(const Product<float>&, const Quantized&, int64_t, bool);
+template std::unique_ptr<AnyWork> work_of(const Product<bf16>&, const Quantized&, int64_t, bool);
+template std::unique_ptr<AnyWork> work_of(const Product<f16>&, const Quantized&, int64_t, bool);
 
 #define QUANTIZED(SUFFIX, T)                                                                                   \
     EXPORT void pageant_quantized_linear_##SUFFIX(                                                             \

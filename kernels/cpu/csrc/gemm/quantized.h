@@ -98,8 +98,9 @@ struct Quantized {
     int64_t padded() const { return (inputs + UNIT - 1) / UNIT * UNIT; }
     int64_t groups() const { return padded() / GROUP; }
     bool in_halves() const { return lower != nullptr; }
+    int64_t row_bytes(int64_t bits) const { return padded() * bits / 8; }
     template <int BITS>
-    int64_t row_bytes() const { return padded() * BITS / 8; }
+    int64_t row_bytes() const { return row_bytes(BITS); }
 };
 
 // Of vectors of a unit's two scales: those of group g.
