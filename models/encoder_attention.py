@@ -6,9 +6,10 @@ a cache of their own as hold them all. So the kernels of paged attention read th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from pageant.models.projection import Projection
 from pageant.models.spec import DecoderSpec
 from pageant.models.weights import Weights
 
-__all__ = ["Encoded", "EncoderAttention", "EncoderMemory"]
+__all__ = ["Encoded", "EncoderAttention", "EncoderMemory", "Watched"]
 
 _BLOCK = 16
 
@@ -33,6 +34,20 @@ class Encoded:
     new: Sequence[tuple[int, Tensor]] = ()
     """Rows of the batch whose keys and values are made before anything else, each with what its encoder made:
     [encoder_rows, hidden_size], in the decoder's dtype."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """Tokens of a sequence whose weights of attention to its encoder's rows are kept."""
+
+    tokens: slice
+    """Of the step's T."""
+    row: int
+    """The row of the batch."""
+    heads: Sequence[tuple[int, int]]
+    """Layers and heads whose weights are kept."""
+    weights: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    """float32 [tokens, encoder_rows] by layer and head, once the step is computed."""
 
 
 class EncoderAttention:
@@ -54,6 +69,8 @@ class EncoderAttention:
         self._o = Projection("encoder_o", weights, kernels)
         self.step: tuple[AttentionBatch, KVCache] | None = None
         """The step at hand, and this layer's cache of encoders' rows; None adds nothing to the stream."""
+        self.on_query: Callable[[Tensor], None] | None = None
+        """Called with the queries [T, heads, head_dim] of the step at hand."""
 
     def write(self, rows: Tensor, slots: Tensor, cache: KVCache) -> None:
         """Make keys and values of an encoder's rows [E, hidden_size] and put them in slots, int64 [E], of a cache."""
@@ -67,8 +84,17 @@ class EncoderAttention:
             return torch.zeros_like(normed)
         batch, cache = self.step
         query = self._query(normed).view(len(normed), -1, self._head_dim)
+        if self.on_query is not None:
+            self.on_query(query)
         attended = self._kernels.paged_attention(query, *cache, batch, self._scale, None, None, None)
         return self._o(attended.flatten(1))
+
+    def weights(self, query: Tensor, keys: Tensor, head: int) -> Tensor:
+        """Return the weights of one head, float32 [tokens, E], from queries [tokens, heads, head_dim] to keys
+        [E, kv_heads, head_dim]."""
+        group = query.shape[1] // self._num_kv_heads
+        scores = query[:, head].float() @ keys[:, head // group].float().T
+        return torch.softmax(scores * self._scale, dim=-1)
 
 
 class EncoderMemory:
@@ -99,9 +125,13 @@ class EncoderMemory:
 
     @contextmanager
     def attending(
-        self, layers: Sequence[EncoderAttention], encoded: Encoded, batch: AttentionBatch
+        self,
+        layers: Sequence[EncoderAttention],
+        encoded: Encoded,
+        batch: AttentionBatch,
+        watched: Sequence[Watched] = (),
     ) -> Iterator[None]:
-        """Let the tokens of a step attend to their sequences' encoders within the context."""
+        """Let the tokens of a step attend to their sequences' encoders within the context. Fills what is watched."""
         for row, rows in encoded.new:
             slots = self._slots + int(self._tables[row, 0]) * _BLOCK
             for layer, cache in zip(layers, self._caches, strict=True):
@@ -109,11 +139,33 @@ class EncoderMemory:
         step = self._step(encoded.rows, batch)
         for layer, cache in zip(layers, self._caches, strict=True):
             layer.step = step, cache
+        if watched:
+            self._watch(layers, watched)
         try:
             yield
         finally:
             for layer in layers:
-                layer.step = None
+                layer.step = layer.on_query = None
+
+    def _watch(self, layers: Sequence[EncoderAttention], watched: Sequence[Watched]) -> None:
+        """Have each layer keep the weights of its heads that are watched, when it has its queries."""
+        for number, (layer, (keys, _)) in enumerate(zip(layers, self._caches, strict=True)):
+            wanted = [(one, head) for one in watched for at, head in one.heads if at == number]
+            if wanted:
+                layer.on_query = partial(self._keep, layer, number, wanted, keys)
+
+    def _keep(
+        self,
+        layer: EncoderAttention,
+        number: int,
+        wanted: Sequence[tuple[Watched, int]],
+        keys: Tensor,
+        query: Tensor,
+    ) -> None:
+        for one, head in wanted:
+            blocks = keys[self._tables[one.row]]  # [blocks, kv_heads, tokens of a block, head_dim]
+            of_row = blocks.transpose(1, 2).flatten(0, 1)[: self._entries]
+            one.weights[number, head] = layer.weights(query[one.tokens], of_row, head)
 
     def _step(self, rows: Tensor, batch: AttentionBatch) -> AttentionBatch:
         """Return the layout of a step's tokens for attention to all of their encoders' rows."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
 from pageant.kernels.base import AttentionBatch
-from pageant.models.encoder_attention import Encoded, EncoderMemory
+from pageant.models.encoder_attention import Encoded, EncoderMemory, Watched
 from pageant.models.native import NativeDecoder
 
 __all__ = ["HearingDecoder"]
@@ -20,6 +21,8 @@ class HearingDecoder(NativeDecoder):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._memory: EncoderMemory | None = None
+        self.watched: Sequence[Watched] = ()
+        """Tokens of the next step whose weights of attention to encoders' rows are kept."""
         for weights in self._layer_weights:
             for name in ("qkv.bias", "encoder_kv.bias"):
                 bias = weights[name]
@@ -38,9 +41,9 @@ class HearingDecoder(NativeDecoder):
         """Let the tokens of a step attend to their sequences' encoders within the context."""
         assert self._memory is not None, "there is memory before anything is computed"
         layers = [layer.to_encoder for layer in self._layers if layer.to_encoder is not None]
-        return self._memory.attending(layers, encoded, batch)
+        return self._memory.attending(layers, encoded, batch, self.watched)
 
     def forget(self) -> None:
         """See `Decoder.forget`."""
         super().forget()
-        self._memory = None
+        self._memory, self.watched = None, ()

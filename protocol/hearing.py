@@ -14,6 +14,7 @@ from pageant.protocol.encoding import NotEncoded
 from pageant.protocol.message import Message, Request
 
 __all__ = [
+    "Alignment",
     "AudioInputs",
     "AudioMeasured",
     "AudioPart",
@@ -52,6 +53,22 @@ class SpeechRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     initial_timestamp_most: int | None = None
 
 
+class Alignment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ask when the tokens of a text are said, by the weights with which they attend to a sound.
+
+    Attributes:
+        first: position of the first token that is asked about; those before it tell the model what to write.
+        num_rows: rows of the encoder that are of the sound itself.
+        heads: layers and heads whose weights are read.
+        filter_width: rows that each median of weights is taken of, odd.
+    """
+
+    first: int
+    num_rows: int
+    heads: tuple[tuple[int, int], ...]
+    filter_width: int
+
+
 class AudioInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sounds that a model takes, and the tokens by which it is told what to write.
 
@@ -67,6 +84,8 @@ class AudioInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         previous: the token before a text that came before; None where the model takes none.
         suppressed, first_suppressed, initial_timestamp_most: see `SpeechRules`.
         forced: tokens behind `start` where nobody says a language or a task.
+        alignment_heads: layers and heads by whose weights tokens are found in a sound; none where nobody says.
+        filter_width: see `Alignment`.
     """
 
     window_frames: int
@@ -82,6 +101,13 @@ class AudioInputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     first_suppressed: tuple[int, ...] = ()
     initial_timestamp_most: int | None = None
     forced: tuple[int, ...] = ()
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+    filter_width: int = 7
+
+    @property
+    def no_speech(self) -> int | None:
+        """Return the token behind `start` that says that nobody speaks; None where it is not known."""
+        return None if self.no_timestamps is None else self.no_timestamps - 1
 
 
 class EncodedAudio(Message, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import numpy as np
 from pageant.protocol.arrays import Float32Matrix, Float32Vector, Int32Vector, int32
 from pageant.protocol.checks import TOKEN_ID_MAX, check_integer, to_builtin
 from pageant.protocol.errors import BadRequest
+from pageant.protocol.hearing import Alignment
 from pageant.protocol.parameters import Parameters
 
 PoolingTask = Literal["embed", "classify", "token_embed", "token_classify"]
@@ -40,6 +41,8 @@ class PoolingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields
             frontend sets it.
         reads_all: the hidden states of all tokens are read, so that none may be taken from the prefix cache. The
             frontend sets it.
+        alignment: times of the tokens within a sound are asked for instead, in rows of its encoder. The frontend sets
+            it.
 
     Raises:
         BadRequest: a value is out of range; names the parameter, what was found and what is expected.
@@ -53,6 +56,7 @@ class PoolingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_fields
     truncation_side: Literal["left", "right"] | None = None
     second_segment: int | None = None
     reads_all: bool = False
+    alignment: Alignment | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -24,6 +24,7 @@ END, START, ENGLISH, GERMAN, TRANSLATE, TRANSCRIBE, PREVIOUS, NO_TIMES = (
     208,
 )
 FIRST_TIME = NO_TIMES + 1
+ALIGNMENT_HEADS = [[0, 1], [1, 0], [1, 3]]
 LANGUAGES = {"<|en|>": ENGLISH, "<|de|>": GERMAN}
 SUPPRESSED, FIRST_SUPPRESSED = [3, 17, START, PREVIOUS, 207], [5, END]
 
@@ -53,6 +54,22 @@ def features_of(extractor: Any, samples: np.ndarray) -> torch.Tensor:
         padding="longest" if is_long else "max_length",
         return_tensors="pt",
     )["input_features"]
+
+
+def token_times(model: Any, extractor: Any, samples: np.ndarray, **given: Any) -> list[float]:
+    """Return when transformers finds the end of each token of a sound, in seconds."""
+    features = features_of(extractor, samples)
+    mask = torch.ones(1, len(samples) // extractor.hop_length, dtype=torch.int64)
+    found = model.generate(
+        features,
+        attention_mask=mask,
+        do_sample=False,
+        num_beams=1,
+        return_segments=True,
+        return_token_timestamps=True,
+        **given,
+    )
+    return [float(time) for segment in found["segments"][0] for time in segment["token_timestamps"]]
 
 
 class Hearing:
@@ -99,6 +116,7 @@ class Hearing:
             suppress_tokens=SUPPRESSED,
             begin_suppress_tokens=FIRST_SUPPRESSED,
             prev_sot_token_id=PREVIOUS,
+            alignment_heads=ALIGNMENT_HEADS,
             is_multilingual=languages,
             **(
                 {
@@ -120,6 +138,11 @@ class Hearing:
     def features(self, samples: np.ndarray) -> torch.Tensor:
         """Return features of samples, [1, bins, frames]: of a window at least."""
         return features_of(self.extractor, samples)
+
+    @torch.inference_mode()
+    def times(self, samples: np.ndarray, **given: Any) -> list[float]:
+        """Return when transformers finds the end of each token of `written`, in seconds."""
+        return token_times(self.model, self.extractor, samples, task="transcribe", **given)
 
     @torch.inference_mode()
     def written(self, samples: np.ndarray, **given: Any) -> list[int]:

@@ -16,7 +16,6 @@ from pageant.actors.client.asking import Asked, CallSettings, asked
 from pageant.actors.client.beams import BeamSearchParams, check_beam_params, next_place
 from pageant.actors.client.chats import check_conversation, split_options
 from pageant.actors.client.loop_sinks import LoopHub, LoopSink
-from pageant.actors.client.lora import LoRARequest
 from pageant.actors.client.operating import AsyncOperations
 from pageant.actors.client.outputs import Completion, RequestOutput
 from pageant.actors.client.pooling import AsyncPoolingMethods
@@ -24,9 +23,9 @@ from pageant.actors.client.sampling_params import AnySamplingParams, SamplingPar
 from pageant.actors.client.session import SWAP_SECONDS, OnProgress
 from pageant.actors.client.settings import EngineSettings, TopologyLike, session_of
 from pageant.actors.client.transcribing import (
-    advance,
     begin_transcription,
     end_transcription,
+    heard_of,
     transcription_settings,
 )
 from pageant.actors.frontend.beam_search import BeamSearch, BeamSearchOutput
@@ -40,7 +39,8 @@ from pageant.actors.frontend.prompts import (
     check_settings,
 )
 from pageant.actors.frontend.requests import Opening
-from pageant.actors.frontend.transcription import Transcription, TranscriptionOutput
+from pageant.actors.frontend.transcription import Transcription
+from pageant.actors.frontend.transcripts import TranscriptionOutput
 from pageant.actors.runtime.recorder import KINDS
 from pageant.protocol import sampling
 from pageant.protocol.allocation import PoolStatistics
@@ -185,10 +185,11 @@ class Engine(AsyncPoolingMethods, AsyncOperations):
         checked = check_prompt(prompt, limits, limits.defaults)
         search: BeamSearch = await self._in_thread(session.begin_search, checked, check_beam_params(params))
         while not search.done:
+            beam_params = search.request_params(limits.vocab_size)
             requests = [
                 _last(
                     self._stream(
-                        beam, search.request_params(limits.vocab_size), session.next_request_id(), settings
+                        beam, beam_params, Completion(session.next_request_id(), beam_params), settings
                     )
                 )
                 for beam in search.prompts()
@@ -203,8 +204,10 @@ class Engine(AsyncPoolingMethods, AsyncOperations):
         own = check_settings(rest, session.limits.adapters)
         found: Transcription = await self._in_thread(begin_transcription, session, audio, settings)
         while not found.done:
-            name = session.next_request_id()
-            advance(found, await _last(self._stream(found.prompt(), found.params(), name, own)))
+            params = found.params()
+            completion = Completion(session.next_request_id(), params)
+            output = await _last(self._stream(found.prompt(), params, completion, own))
+            found.advance(heard_of(output, completion.end))
         text: TranscriptionOutput = await self._in_thread(end_transcription, session, found)
         return text
 
@@ -212,17 +215,17 @@ class Engine(AsyncPoolingMethods, AsyncOperations):
         if request_id is not None:
             check_name("request_id", request_id)
         name = request_id or self._session.next_request_id()
-        return self._stream(prompt, own.params[0], name, own.settings[0], own.lora_requests[0])
+        completion = Completion(name, own.params[0], own.lora_requests[0])
+        return self._stream(prompt, own.params[0], completion, own.settings[0])
 
     async def _stream(
         self,
         prompt: Any,
         params: sampling.SamplingParams,
-        request_id: str,
+        completion: Completion,
         settings: RequestSettings,
-        lora_request: LoRARequest | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        sink = LoopSink(self._hub(), Completion(request_id, params, lora_request))
+        sink, request_id = LoopSink(self._hub(), completion), completion.request_id
         self._streams[request_id] = sink
         self._session.open(Opening(request_id, prompt, params, sink, settings, self._session.replica))
         ended = False

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pageant.actors.client.asking import Asked
+from pageant.actors.client.batching import Batch
 from pageant.actors.client.outputs import RequestOutput
 from pageant.actors.frontend.given_audio import read_sound
 from pageant.actors.frontend.prompts import check_settings
-from pageant.actors.frontend.transcription import (
-    Segment,
-    Transcription,
-    TranscriptionOutput,
-    TranscriptionSettings,
-    check_previous,
-)
+from pageant.actors.frontend.transcription import Heard, Transcription
+from pageant.actors.frontend.transcription_settings import TranscriptionSettings, check_previous
+from pageant.actors.frontend.transcripts import TranscriptionOutput
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import BadRequest
 from pageant.protocol.hearing import AudioInputs, AudioMeasured, AudioPart, MeasureAudio
+from pageant.protocol.serving import Finished
 from pageant.protocol.tokenizing import Detokenize, Tokenize, Tokenized
 
 if TYPE_CHECKING:
@@ -26,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TranscribingMethods",
-    "advance",
     "begin_transcription",
     "end_transcription",
+    "heard_of",
     "transcription_settings",
 ]
 
@@ -88,22 +86,29 @@ def _tokens(session: Session, text: str, inputs: AudioInputs) -> list[int]:
 
 def end_transcription(session: Session, found: Transcription) -> TranscriptionOutput:
     """Return what was heard, as text where the model has a tokenizer. Blocks."""
-    pieces = found.texts()
-    if not session.limits.has_tokenizer or not pieces:
-        return found.output([""] * len(pieces))
-    request = Detokenize(
-        counts=int32([len(piece) for piece in pieces]),
-        token_ids=int32([token for piece in pieces for token in piece]),
-    )
-    return found.output(session.ask(f"{session.replica}tokenizer", request, deaths_max=_DEATHS_MAX).texts)
+    texts: Sequence[str] = ()
+    if session.limits.has_tokenizer and (pieces := found.pieces(found.segments)):
+        request = Detokenize(
+            counts=int32([len(piece) for piece in pieces]),
+            token_ids=int32([token for piece in pieces for token in piece]),
+        )
+        texts = session.ask(f"{session.replica}tokenizer", request, deaths_max=_DEATHS_MAX).texts
+    return found.output(found.told(found.segments, texts))
 
 
-def advance(found: Transcription, output: RequestOutput) -> list[Segment]:
-    """Give a transcription what was written for its request. Return the segments that it adds."""
+def heard_of(output: RequestOutput, end: Finished | None) -> Heard:
+    """Return the results of a transcription's request, from its last output and its end."""
     written = output.outputs[0]
-    count = len(written.token_ids)
-    total = written.cumulative_logprob
-    return found.advance(written.token_ids, None if total is None or not count else total / count)
+    count, total = len(written.token_ids), written.cumulative_logprob
+    listed = None
+    if written.logprobs:
+        *_, listed = written.logprobs[0].values()
+    return Heard(
+        token_ids=written.token_ids,
+        avg_logprob=None if total is None or not count else total / count,
+        listed_logprob=None if listed is None else listed.logprob,
+        rows=None if end is None else end.pooled,
+    )
 
 
 class TranscribingMethods:
@@ -112,7 +117,7 @@ class TranscribingMethods:
     if TYPE_CHECKING:
         _session: Session
 
-        def _run(self, prompts: list[Any], own: Asked) -> list[RequestOutput]: ...
+        def _batch(self, prompts: list[Any], own: Asked) -> Batch: ...
 
     def transcribe(self, audio: Any, **given: Any) -> list[TranscriptionOutput]:
         """Write down what is said in sounds, batched together; in the sounds' order.
@@ -134,9 +139,9 @@ class TranscribingMethods:
                 params=[one.params() for one in going],
                 settings=[own] * len(going),
                 lora_requests=[None] * len(going),
-                progress=False,
             )
-            outputs = self._run([one.prompt() for one in going], drawn)
-            for one, output in zip(going, outputs, strict=True):
-                advance(one, output)
+            batch = self._batch([one.prompt() for one in going], drawn)
+            batch.run(shown=False)
+            for one, output, of_one in zip(going, batch.outputs(), batch.completions, strict=True):
+                one.advance(heard_of(output, of_one.end))
         return [end_transcription(self._session, one) for one in found]

@@ -14,7 +14,8 @@ from pageant.models.audio.processing import BYTES_MAX, CHANNELS_MAX, RATE_MAX
 from pageant.protocol.arrays import int32
 from pageant.protocol.embedding import PromptEmbeds
 from pageant.protocol.errors import BadRequest
-from pageant.protocol.hearing import AudioInputs, AudioPart, EncodedAudio, SpeechRules
+from pageant.protocol.hearing import Alignment, AudioInputs, AudioPart, EncodedAudio, SpeechRules
+from pageant.protocol.pooling import PoolingParams
 from pageant.protocol.sampling import SamplingParams
 from pageant.protocol.tokenizing import Tokenize
 
@@ -30,11 +31,18 @@ class PromptWithAudio:
 
     Attributes:
         rules: of what is written; None leaves it to the model.
+        alignment: asks when the tokens are said. Then nothing is written.
     """
 
     prompt: Tokenize | npt.NDArray[np.int32]
     audio: AudioPart
     rules: SpeechRules | None = None
+    alignment: Alignment | None = None
+
+    @property
+    def pooling(self) -> PoolingParams | None:
+        """Return how weights of attention become times; None where a text is written."""
+        return None if self.alignment is None else PoolingParams(reads_all=True, alignment=self.alignment)
 
 
 def read_audio_file(data: bytes, place: str = "file") -> AudioPart:

@@ -116,8 +116,10 @@ class Preparation:
             await self._compile_grammar(asked)
         thinking = await self._thinking(opening, text, token_ids)
         await self._peers.wait()
-        speech = opening.prompt.rules if isinstance(opening.prompt, PromptWithAudio) else None
-        return Prepared(text, token_ids, params, bad_words, thinking, embeds, speech=speech)
+        speech, pooling = None, None
+        if isinstance(opening.prompt, PromptWithAudio):
+            speech, pooling = opening.prompt.rules, opening.prompt.pooling
+        return Prepared(text, token_ids, params, bad_words, thinking, embeds, pooling, speech)
 
     async def _read(
         self, prompt: Prompt, params: SamplingParams
@@ -215,6 +217,8 @@ class Preparation:
             needed.add(Feature.IMAGES)
         if isinstance(opening.prompt, PromptWithAudio):
             needed.add(Feature.AUDIO)
+            if opening.prompt.alignment is not None:
+                needed.add(Feature.POOLING)
         if opening.pooling is not None:
             needed.add(Feature.POOLING)
         for role in CAST:

@@ -55,6 +55,8 @@ def read_audio(checkpoint: Checkpoint) -> AudioInputs | None:
         initial_timestamp_most=generation.count("max_initial_timestamp_index", minimum=0)
         if "max_initial_timestamp_index" in generation
         else None,
+        alignment_heads=_heads(generation, config),
+        filter_width=_filter_width(config),
     )
 
 
@@ -79,6 +81,27 @@ def _check_features(checkpoint: Checkpoint, config: Config) -> None:
         raise features.wrong("feature_size", found, f"{bins}, num_mel_bins of config.json")
     for key, expected in (("sampling_rate", RATE), ("hop_length", _HOP)):
         features.refuse(key, expected, "Other sounds are not implemented.")
+
+
+def _heads(generation: Config, config: Config) -> tuple[tuple[int, int], ...]:
+    """Return the layers and heads by whose weights tokens are found in a sound, which may be missing."""
+    key, found = "alignment_heads", generation.values.get("alignment_heads") or []
+    layers, heads = config.count("decoder_layers"), config.count("decoder_attention_heads")
+    expected = f"a list of pairs: a layer below {layers}, and a head below {heads}"
+    if not isinstance(found, list):
+        raise generation.wrong(key, found, expected)
+    for one in found:
+        whole = isinstance(one, list) and len(one) == 2 and all(type(number) is int for number in one)
+        if not whole or not (0 <= one[0] < layers and 0 <= one[1] < heads):
+            raise generation.wrong(key, one, expected)
+    return tuple((layer, head) for layer, head in found)
+
+
+def _filter_width(config: Config) -> int:
+    width = config.count("median_filter_width", 7)
+    if width % 2 == 0:
+        raise config.wrong("median_filter_width", width, "an odd number")
+    return width
 
 
 def _token(generation: Config, key: str, config: Config) -> int:

@@ -17,8 +17,9 @@ from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.memory import TooLittleMemory
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.actors.executor.simulated import SimulatedExecutor
-from pageant.actors.frontend.transcription import compression_ratio
+from pageant.actors.frontend.transcription_settings import compression_ratio
 from pageant.actors.runtime.topology import Topology
+from pageant.models.audio.alignment import token_rows
 from pageant.models.checkpoint import Checkpoint
 from pageant.protocol.drafting import DEVICE_METHODS
 from pageant.protocol.encoding import GetEncoderStatistics
@@ -141,6 +142,64 @@ def test_a_window_is_written_again_at_the_next_temperature_as_by_transformers(ll
     assert {part.temperature for part in one.segments} == {temperatures[-1]}
 
 
+def test_tokens_are_said_when_transformers_finds_them(llm, hearing):
+    """Short sounds and long ones, computed in chunks of 6 tokens, together, and with requests that give way."""
+    before = llm.scheduler_statistics().counters["preemptions"]
+    sounds = [sound(2, 0), sound(2, 1), sound(5, 0), sound(7.3, 1)]
+    found = llm.transcribe(sounds, language="en", timestamps=True, word_timestamps=True)
+    for samples, one in zip(sounds, found, strict=True):
+        given = {"language": "en", "return_timestamps": True}
+        assert one.token_ids == hearing.written(samples, **given)
+        times = [time for segment in one.segments for time in segment.token_times]
+        assert [end for _, end in times] == pytest.approx(hearing.times(samples, **given), abs=1e-5)
+        assert all(start <= end for start, end in times) and one.words == []
+    assert llm.scheduler_statistics().counters["preemptions"] > before, "requests are meant to give way"
+    (bare,) = llm.transcribe(sounds[0], language="en", word_timestamps=True, max_tokens=1)
+    assert [one.token_times for one in bare.segments] == [[(0.0, 0.0)]]
+    (without,) = llm.transcribe(sounds[0], language="en", timestamps=True)
+    assert without.token_ids == found[0].token_ids
+    assert all(segment.token_times == [] for segment in without.segments)
+
+
+def test_windows_of_silence_are_passed_over_as_by_transformers(llm, hearing):
+    samples, given = sound(5, 0), {"language": "en", "logprob_threshold": -0.01}
+    (all_of_it,) = llm.transcribe(samples, no_speech_threshold=1.0, **given)
+    probabilities = sorted({segment.no_speech_prob for segment in all_of_it.segments})
+    assert all_of_it.token_ids == hearing.written(samples, return_timestamps=True, language="en")
+    assert 0 < probabilities[0] < probabilities[-1] < 1
+    lengths = set()
+    for threshold in (0.0, probabilities[-1] * 0.999, probabilities[-1] * 1.001):
+        asked = {"no_speech_threshold": threshold, "temperature": 0.0, **given}
+        (one,) = llm.transcribe(samples, **asked)
+        theirs = hearing.written(samples, return_timestamps=True, **asked)
+        assert one.token_ids == theirs
+        lengths.add(len(theirs))
+    assert 0 in lengths and len(lengths) == 3, "some windows are passed over, and others not"
+    likely = {**given, "logprob_threshold": -1000.0}
+    (one,) = llm.transcribe(samples, no_speech_threshold=0.0, **likely)
+    assert one.token_ids == all_of_it.token_ids, "what is likely is written, however silent it is"
+    (one,) = llm.transcribe(samples, language="en", no_speech_threshold=0.0, logprob_threshold=None)
+    assert (one.segments, one.text, one.num_windows) == ([], "", 3), "silence alone decides then"
+    (short,) = llm.transcribe(sound(2, 0), no_speech_threshold=0.0, **given)
+    assert short.segments == [] and short.num_windows == 1
+
+
+def test_times_are_found_again_after_the_executor_dies_of_them(llm, hearing, monkeypatch):
+    samples, asked = sound(2, 0), {"language": "en", "timestamps": True, "word_timestamps": True}
+    (expected,) = llm.transcribe(samples, **asked)
+    deaths = []
+
+    def dies_once(weights, filter_width):
+        if not deaths:
+            deaths.append(len(weights))
+            raise RuntimeError("of the first times")
+        return token_rows(weights, filter_width)
+
+    monkeypatch.setattr("pageant.actors.executor.runners.aligning.token_rows", dies_once)
+    (one,) = llm.transcribe(samples, **asked)
+    assert one == expected and deaths == [3]
+
+
 def test_a_model_of_one_language_is_told_none(tmp_path):
     hearing = Hearing(tmp_path, languages=False)
     with pageant.LLM(
@@ -206,9 +265,12 @@ def test_an_executor_that_is_swapped_hears_on_and_messages_between_processes_car
     samples = sound(4, 3)
     with pageant.LLM(hearing.path, **settings) as llm:
         expected = hearing.written(samples, language="en", return_timestamps=True)
+        times = hearing.times(samples, language="en", return_timestamps=True)
         for _ in range(2):
-            (one,) = llm.transcribe(samples, language="en")
+            (one,) = llm.transcribe(samples, language="en", word_timestamps=True)
             assert one.token_ids == expected
+            ends = [end for segment in one.segments for _, end in segment.token_times]
+            assert ends == pytest.approx(times, abs=1e-5)
             llm.swap("executor/0")
 
 
@@ -277,7 +339,8 @@ def test_other_bad_input_is_refused_and_disturbs_nobody(llm, hearing, checkpoint
         ({"temperature": (0, 3)}, "temperature is 3; expected a number from 0 to 2"),
         ({"temperature": ()}, "temperature has 0 numbers; expected 1 to 16"),
         ({"logprob_threshold": 0.5}, "logprob_threshold is 0.5; expected a number from"),
-        ({"no_speech_threshold": 0.6}, "no_speech_threshold is no setting"),
+        ({"no_speech_threshold": 1.5}, "no_speech_threshold is 1.5; expected a number from 0 to 1"),
+        ({"word_timestamps": 1}, "word_timestamps is 1; expected true or false"),
         ({"task": "sing"}, "expected transcribe or translate"),
         ({"prompt": "Pageant"}, "without a tokenizer"),
         ({"deadlin": 3}, "deadlin is no setting"),

@@ -7,13 +7,15 @@ import pytest
 import soxr
 import torch
 import transformers
+from transformers.models.whisper import tokenization_whisper
 
 import pageant
-from tests.speech_models import features_of
+from pageant.actors.frontend.spoken_words import Word
+from tests.speech_models import features_of, token_times
 from tests.whisper_tiny import SENTENCES, missing, save, speak
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"{' and '.join(missing())} are not installed")
-RATE = 16_000
+RATE, FIRST_TIME = 16_000, 50_363
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,23 @@ def written(model, samples, **given):
     return [token for token in tokens if token != model.generation_config.eos_token_id]
 
 
+def words_of_transformers(folder, model, samples, heard):
+    """Return transformers' words of a long sound, segment by segment."""
+    ends = token_times(model, transformers.WhisperFeatureExtractor(), samples, return_timestamps=True)
+    tokenizer = transformers.WhisperTokenizer(tokenizer_file=str(folder / "tokenizer.json"))
+    found, place = [], 0
+    for segment in heard.segments:
+        assert segment.token_ids[0] >= FIRST_TIME, "a timestamp has the end of the piece before"
+        tokens = [place for place, token in enumerate(segment.token_ids) if token < FIRST_TIME - 2]
+        ids = [segment.token_ids[one] for one in tokens]
+        words, _, indices = tokenization_whisper._combine_tokens_into_words(tokenizer, ids, "english")
+        for word, parts in zip(words, indices, strict=True):
+            start, end = ends[place + tokens[parts[0]] - 1], ends[place + tokens[parts[-1]]]
+            found.append(Word(word.strip(), round(start, 2), round(end, 2)))
+        place += len(segment.token_ids)
+    return found
+
+
 def test_sentences_and_a_long_file_are_heard_as_by_transformers(tiny):
     folder, model = tiny
     spoken = [speak(sentence) for sentence in SENTENCES]
@@ -45,7 +64,13 @@ def test_sentences_and_a_long_file_are_heard_as_by_transformers(tiny):
         said = [set(sentence.lower().strip(".").split()) for sentence in SENTENCES]
         shares = [len(one & other) / len(other) for one, other in zip(words, said, strict=True)]
         assert sum(shares) / len(shares) > 0.6, "it is speech that was heard"
-        (stitched,) = llm.transcribe(long)
+        (stitched,) = llm.transcribe(long, word_timestamps=True)
     assert stitched.duration == pytest.approx(len(long) / RATE) and stitched.num_windows > 2
     assert stitched.token_ids == written(model, long, return_timestamps=True)
     assert stitched.text.lower().count("lazy dog") >= 2
+    assert stitched.words == words_of_transformers(folder, model, long, stitched)
+    assert "".join(word.word for word in stitched.words) == stitched.text.replace(" ", "")
+    dogs = [word for word in stitched.words if word.word == "dog."]
+    sentence, everything = len(heard[0]) / RATE, sum(len(one) / RATE + 0.6 for one in heard)
+    for word, begin in zip(dogs, (0, everything), strict=False):
+        assert begin + sentence - 1 < word.start < begin + sentence < word.end < begin + sentence + 1

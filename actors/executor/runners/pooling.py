@@ -43,6 +43,12 @@ class Pooling:
         """Bytes that the weights take."""
         return self._pooler.num_bytes
 
+    def begin(self, step: PooledStep) -> None:
+        """Get ready for a step. Forgets what an aborted sequence has left in a row that another one begins in."""
+        for part in step.parts:
+            if part.begins:
+                self._partly.pop(part.row, None)
+
     def reads_last(self, step: PooledStep) -> bool:
         """Tell whether only the hidden states of the last tokens of sequences are read."""
         return self._kind == "last" and not any(part.params.is_of_tokens for part in step.parts)
@@ -57,7 +63,6 @@ class Pooling:
 
         hidden: [T, hidden_size] of the model's dtype, such as bfloat16.
         """
-        self._forget_rows(step)
         results, waiting = PooledTensors(), list[tuple[PooledPart, Tensor]]()
         means = self._sums(step, hidden) if self._kind == "mean" else None
         for index, part in enumerate(step.parts):
@@ -75,17 +80,10 @@ class Pooling:
 
         hidden: [sequences that end, hidden_size] of the model's dtype, such as bfloat16.
         """
-        self._forget_rows(step)
         results = PooledTensors()
         ended = [part for part in step.parts if part.place is not None]
         self._finish(list(zip(ended, hidden.float(), strict=True)), results)
         return results
-
-    def _forget_rows(self, step: PooledStep) -> None:
-        """Forget what an aborted sequence has left in a row that another one begins in."""
-        for part in step.parts:
-            if part.begins:
-                self._partly.pop(part.row, None)
 
     def _is_of_tokens(self, part: PooledPart) -> bool:
         return self._kind == "all" or part.params.is_of_tokens

@@ -16,6 +16,7 @@ from pageant.actors.executor.batch.pooled import PooledStep
 from pageant.actors.executor.batch.scoring import Scores, Scoring, score_prompts
 from pageant.actors.executor.guided.pending_sample import PendingSample
 from pageant.actors.executor.on_device import to_device
+from pageant.actors.executor.runners.aligning import Aligning
 from pageant.actors.executor.runners.arranging import arrange_layers, told_windows
 from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.loaded_model import LoadedModel, ModelKey
@@ -109,8 +110,12 @@ class TorchRunner:
             loaded.have_adapters(config.adapters)
         self._loaded = loaded
         self._kernels, self._decoder, self._adapters = loaded.kernels, loaded.decoder, loaded.adapters
-        self._pooling = None if loaded.pooler is None else Pooling(loaded.pooler)
-        if self._pooling is not None and key.shard is not None:
+        self._pooling: Pooling | Aligning | None = None
+        if loaded.pooler is not None:
+            self._pooling = Pooling(loaded.pooler)
+        elif isinstance(loaded.decoder, HearingDecoder):
+            self._pooling = Aligning(loaded.decoder)
+        if loaded.pooler is not None and key.shard is not None:
             raise ConfigurationError(
                 "a model that is pooled is computed by one executor; expected tensor_parallel 1"
             )
@@ -297,6 +302,7 @@ class TorchRunner:
     def _launch_pooled(self, inputs: StepInputs, pooled: PooledStep) -> StepTokens | PendingSample:
         """Compute a step with sequences that are pooled; others of it draw as ever."""
         assert self._pooling is not None, "the model pools"
+        self._pooling.begin(pooled)
         draws = len(pooled.places) < len(inputs.rows)
         read = None
         if not draws and not inputs.reads_all:

@@ -9,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from pageant.actors.frontend.transcription import Segment, TranscriptionOutput
+from pageant.actors.frontend.spoken_words import Word
+from pageant.actors.frontend.transcripts import Segment, TranscriptionOutput
 
 __all__ = [
     "Transcript",
@@ -52,6 +53,7 @@ class TranscriptSegment(msgspec.Struct, kw_only=True):
     temperature: float
     avg_logprob: float | None
     compression_ratio: float
+    no_speech_prob: float | None = None
 
 
 class VerboseTranscript(Transcript, kw_only=True):
@@ -60,7 +62,8 @@ class VerboseTranscript(Transcript, kw_only=True):
     task: Literal["transcribe", "translate"]
     language: str
     duration: float
-    segments: list[TranscriptSegment]
+    segments: list[TranscriptSegment] | None = None
+    words: list[Word] | None = None
 
 
 class TranscriptDelta(msgspec.Struct, kw_only=True):
@@ -88,15 +91,18 @@ def brief(heard: TranscriptionOutput) -> Transcript:
     return Transcript(text=heard.text, usage=usage_of(heard))
 
 
-def verbose(heard: TranscriptionOutput, task: Literal["transcribe", "translate"]) -> VerboseTranscript:
-    """Return a transcript with all that is known of its segments."""
+def verbose(
+    heard: TranscriptionOutput, task: Literal["transcribe", "translate"], *, words: bool, segments: bool
+) -> VerboseTranscript:
+    """Return a transcript with all that is known of its segments, its words, or both."""
     return VerboseTranscript(
         text=heard.text,
         usage=usage_of(heard),
         task=task,
         language=heard.language or "en",
         duration=heard.duration,
-        segments=[_segment(number, one) for number, one in enumerate(heard.segments)],
+        segments=[_segment(number, one) for number, one in enumerate(heard.segments)] if segments else None,
+        words=heard.words if words else None,
     )
 
 
@@ -111,6 +117,7 @@ def _segment(number: int, segment: Segment) -> TranscriptSegment:
         temperature=segment.temperature,
         avg_logprob=segment.avg_logprob,
         compression_ratio=len(data) / len(zlib.compress(data)),
+        no_speech_prob=segment.no_speech_prob,
     )
 
 

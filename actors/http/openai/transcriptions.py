@@ -12,12 +12,10 @@ from litestar.datastructures import UploadFile
 from litestar.response import Stream
 
 from pageant.actors.frontend.given_audio import read_audio_file
-from pageant.actors.frontend.transcription import (
-    Segment,
-    Transcription,
-    TranscriptionSettings,
-    check_previous,
-)
+from pageant.actors.frontend.transcription import Heard, Transcription
+from pageant.actors.frontend.transcription_settings import TranscriptionSettings, check_previous
+from pageant.actors.frontend.transcripts import Segment
+from pageant.actors.http.answers import Piece
 from pageant.actors.http.errors import told
 from pageant.actors.http.openai.transcript_formats import (
     Transcript,
@@ -48,6 +46,7 @@ _NUMBERS: dict[str, type] = {
     "temperature": float,
     "compression_ratio_threshold": float,
     "logprob_threshold": float,
+    "no_speech_threshold": float,
     "seed": int,
     "max_completion_tokens": int,
 }
@@ -66,6 +65,7 @@ class TranslationRequest(msgspec.Struct, kw_only=True):
     temperature: float | list[float] | None = None
     compression_ratio_threshold: float | None = None
     logprob_threshold: float | None = None
+    no_speech_threshold: float | None = None
     stream: bool | None = None
     seed: int | None = None
     max_completion_tokens: int | None = None
@@ -74,6 +74,16 @@ class TranslationRequest(msgspec.Struct, kw_only=True):
     def has_times(self) -> bool:
         """Tell whether the answer has times of pieces of text."""
         return self.response_format in ("verbose_json", "srt", "vtt")
+
+    @property
+    def has_words(self) -> bool:
+        """Tell whether the answer has words with their times."""
+        return False
+
+    @property
+    def has_segments(self) -> bool:
+        """Tell whether the answer has segments, where its format has them."""
+        return True
 
     def settings(self, task: Task) -> TranscriptionSettings:
         """Return what is asked, as transcriptions take it.
@@ -88,13 +98,14 @@ class TranslationRequest(msgspec.Struct, kw_only=True):
             )
         thresholds = {
             name: value
-            for name in ("compression_ratio_threshold", "logprob_threshold")
+            for name in ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold")
             if (value := getattr(self, name)) is not None
         }
         return TranscriptionSettings(
             language=self.language or None,
             task=task,
             timestamps=self.has_times,
+            word_timestamps=self.has_words,
             prompt=self.prompt or "",
             temperature=self.temperature or 0.0,
             seed=self.seed,
@@ -106,7 +117,26 @@ class TranslationRequest(msgspec.Struct, kw_only=True):
 class TranscriptionRequest(TranslationRequest, kw_only=True):
     """`POST /v1/audio/transcriptions`: a form with a file."""
 
-    timestamp_granularities: list[Literal["segment"]] | None = None
+    timestamp_granularities: list[Literal["segment", "word"]] | None = None
+
+    @property
+    def has_words(self) -> bool:
+        """See `TranslationRequest.has_words`."""
+        return "word" in (self.timestamp_granularities or ())
+
+    @property
+    def has_segments(self) -> bool:
+        """See `TranslationRequest.has_segments`."""
+        return not self.has_words or "segment" in (self.timestamp_granularities or ())
+
+    def settings(self, task: Task) -> TranscriptionSettings:
+        """See `TranslationRequest.settings`."""
+        if self.has_words and self.response_format != "verbose_json":
+            raise BadRequest(
+                f"response_format is {self.response_format or 'json'}; expected verbose_json for times of words",
+                "response_format",
+            )
+        return super().settings(task)
 
 
 def routes(service: Service) -> list[Any]:
@@ -147,7 +177,7 @@ async def _answer(
     if asked.stream:
         return Stream(hearing.events(), media_type="text/event-stream", headers={**HEADERS, **taken.headers})
     segments = [one for window in [window async for window in hearing.windows(request)] for one in window]
-    heard = hearing.transcription.output([one.text for one in segments])
+    heard = hearing.transcription.output(segments)
     match asked.response_format:
         case "text":
             return _text(heard.text + "\n", taken, "text/plain")
@@ -155,7 +185,7 @@ async def _answer(
             kind = "text/vtt" if form == "vtt" else "application/x-subrip"
             return _text(subtitles(heard.segments, form), taken, kind)
         case "verbose_json":
-            body: Transcript = verbose(heard, task)
+            body: Transcript = verbose(heard, task, words=asked.has_words, segments=asked.has_segments)
         case _:
             body = brief(heard)
     return Response(encode(body), headers=taken.headers, media_type="application/json")
@@ -231,6 +261,19 @@ async def _begin(
     return Transcription(audio, measured, inputs, settings, previous, limits.max_model_len, limits.vocab_size)
 
 
+def _heard_of(piece: Piece) -> Heard:
+    """Return the results of a transcription's request, from the whole of its answer."""
+    listed = None
+    if piece.logprobs:
+        *_, listed = piece.logprobs[0].values()
+    return Heard(
+        token_ids=piece.token_ids,
+        avg_logprob=piece.choice.cumulative_logprob / max(1, len(piece.token_ids)),
+        listed_logprob=None if listed is None else listed.logprob,
+        rows=None if piece.finished is None else piece.finished.pooled,
+    )
+
+
 @dataclass(frozen=True)
 class _Hearing:
     """A transcription on its way."""
@@ -259,14 +302,13 @@ class _Hearing:
                 raise
             if answers.is_aborted:
                 found.cut()
-            mean = piece.choice.cumulative_logprob / max(1, len(piece.token_ids))
-            segments = found.advance(piece.token_ids, mean)
-            texts = await self._texts([found.words(one) for one in segments])
-            yield [msgspec.structs.replace(one, text=text) for one, text in zip(segments, texts, strict=True)]
+            segments = found.advance(_heard_of(piece))
+            yield found.told(segments, await self._texts(found.pieces(segments)))
 
     async def _texts(self, pieces: list[list[int]]) -> list[str]:
+        """Return the texts of tokens; none where the model has no tokenizer."""
         if not pieces or not self.taken.served.limits.has_tokenizer:
-            return [""] * len(pieces)
+            return []
         asked = Detokenize(
             counts=int32([len(piece) for piece in pieces]),
             token_ids=int32([token for piece in pieces for token in piece]),
@@ -275,13 +317,13 @@ class _Hearing:
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield server-sent events: the text of each window, then all of it."""
-        texts: list[str] = []
+        heard_segments: list[Segment] = []
         try:
             async for segments in self.windows():
-                texts += [one.text for one in segments]
+                heard_segments += segments
                 if delta := "".join(one.text for one in segments):
                     yield sse(encode(TranscriptDelta(delta=delta)))
-            heard = self.transcription.output(texts)
+            heard = self.transcription.output(heard_segments)
             yield sse(encode(TranscriptDone(text=heard.text, usage=usage_of(heard))))
         except Exception as error:
             yield sse(encode(told(error)))

@@ -58,7 +58,7 @@ def heard(folder: Path) -> dict[str, Any]:
     with pageant.LLM(folder, progress=False, **SMALL) as llm:
         found = {
             "short": llm.transcribe(SHORT, language="en"),
-            "with times": llm.transcribe(SHORT, language="en", timestamps=True),
+            "with times": llm.transcribe(SHORT, language="en", timestamps=True, word_timestamps=True),
             "after a prompt": llm.transcribe(SHORT, language="en", prompt="w7 w8"),
             "long": llm.transcribe(LONG),
             "translated": llm.transcribe(SHORT, task="translate"),
@@ -99,6 +99,27 @@ def test_segments_have_times(client: openai.OpenAI, heard: dict[str, Any]) -> No
         for one, other in zip(found.segments, ours.segments, strict=True):
             assert (one.start, one.end) == (round(other.start, 2), round(other.end, 2))
             assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-5)
+
+
+def test_words_have_times(client: openai.OpenAI, heard: dict[str, Any]) -> None:
+    def asked(*granularities: str) -> Any:
+        return client.audio.transcriptions.create(
+            file=("a.wav", SHORT),
+            model="m",
+            language="en",
+            response_format="verbose_json",
+            timestamp_granularities=[*granularities],
+            extra_body={"no_speech_threshold": 1.0},
+        )
+
+    both, words, ours = asked("word", "segment"), asked("word"), heard["with times"]
+    assert words.segments is None and words.words == both.words != []
+    assert [(one.word, one.start, one.end) for one in both.words] == [
+        (one.word, one.start, one.end) for one in ours.words
+    ]
+    assert " ".join(one.word for one in both.words) == both.text == ours.text
+    assert [one.tokens for one in both.segments] == [one.token_ids for one in ours.segments]
+    assert all(0 < one.no_speech_prob < 1 for one in both.segments)
 
 
 def test_unlikely_texts_are_written_again_at_the_last_of_several_temperatures(client: openai.OpenAI) -> None:
@@ -152,7 +173,9 @@ def test_bad_input_is_refused_in_words(url: str) -> None:
     assert "logprob_threshold" in refused({"logprob_threshold": "likely"})
     assert "response_format" in refused({"response_format": "docx"})
     assert "expected json or text for a stream" in refused({"response_format": "srt", "stream": "true"})
-    assert "word" in refused({"timestamp_granularities[]": "word"})
+    assert "expected verbose_json for times of words" in refused({"timestamp_granularities[]": "word"})
+    assert "'letter'" in refused({"timestamp_granularities[]": "letter"})
+    assert "no_speech_threshold is 2.0" in refused({"no_speech_threshold": "2"})
     assert "spells a mark" in refused({"prompt": f"<|{END}|>"})
     assert "other is a file" in refused({}, None)
     assert "no sound that is known here" in refused({}, b"<html>")
