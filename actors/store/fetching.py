@@ -103,8 +103,8 @@ class Fetching(Actor):
             self._lives.pop(name, None)
 
     def _learn(self, layout: StoredLayout) -> None:
-        """Follow the blocks of a kind, wherever they are."""
-        if layout.kind not in self._layouts:
+        """Follow the blocks of a kind, wherever they are, if its layout says enough to check them."""
+        if layout.num_parts and layout.kind not in self._layouts:
             self._layouts[layout.kind] = layout
             for name, incarnation in self._peers.items():
                 self.spawn(self._follow_peer(name, incarnation, layout.kind))
@@ -118,7 +118,9 @@ class Fetching(Actor):
                     self._take_events(name, kind, events)
             except PageantError as error:
                 log.info("%s is not followed: %s", name, error)
-            self._note_away(kind, self._neighbours.forget(name, kind))
+            if self._peers.get(name, incarnation) == incarnation:
+                # Otherwise its next life has told what it has by now.
+                self._note_away(kind, self._neighbours.forget(name, kind))
             await asyncio.sleep(AGAIN_SECONDS)
 
     def _take_events(self, name: str, kind: bytes, events: StoreEvents) -> None:
