@@ -123,7 +123,7 @@ def _qwen3() -> Any:
     )
 
 
-def _qwen3_5() -> Any:
+def _qwen3_5(config: Any = transformers.Qwen3_5Config, **more: Any) -> Any:
     """Return a model three of whose four layers are recurrent."""
     tower = {"hidden_size": 32, "intermediate_size": 48, "patch_size": 16, "out_hidden_size": 64}
     recurrent = {
@@ -134,8 +134,8 @@ def _qwen3_5() -> Any:
         "linear_value_head_dim": 8,
     }
     rope = {**_SECTIONS, "mrope_interleaved": True, "partial_rotary_factor": 0.5}
-    return transformers.Qwen3_5Config(
-        text_config={**TEXT, **recurrent, "head_dim": 32, "rope_parameters": rope},
+    return config(
+        text_config={**TEXT, **recurrent, "head_dim": 32, "rope_parameters": rope, **more},
         vision_config={**_QWEN_TOWER, **tower, "num_position_embeddings": 64},
         **_QWEN_IDS,
     )
@@ -190,7 +190,20 @@ FAMILIES = {
         PixtralImageProcessorPil(size={"longest_edge": 96}, patch_size={"height": 32, "width": 32}),
     ),
 }
-RECURRENT = {"qwen3_5": Family(transformers.Qwen3_5ForConditionalGeneration, _qwen3_5, _QWEN3_PROCESSOR)}
+RECURRENT = {
+    "qwen3_5": Family(transformers.Qwen3_5ForConditionalGeneration, _qwen3_5, _QWEN3_PROCESSOR),
+    "qwen3_5_moe": Family(
+        transformers.Qwen3_5MoeForConditionalGeneration,
+        lambda: _qwen3_5(
+            transformers.Qwen3_5MoeConfig,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=32,
+        ),
+        _QWEN3_PROCESSOR,
+    ),
+}
 """Families whose states parts of an engine cannot be given by hand: see test_recurrent_images.py."""
 
 SIZES = ((61, 97), (130, 45), (33, 34))

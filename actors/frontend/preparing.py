@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import NamedTuple
 
@@ -166,10 +167,10 @@ class Preparation:
         self, images: tuple[EncodedImage, ...], name: str
     ) -> dict[str, npt.NDArray[np.int32]]:
         """Return the tokens of texts that tell times within videos."""
-        found = {}
-        for mark in marks_of(images):
-            _, found[mark] = await self._tokenize(Tokenize(text=mark, add_special_tokens=False), name)
-        return found
+        marks = marks_of(images)
+        asked = (self._tokenize(Tokenize(text=mark, add_special_tokens=False), name) for mark in marks)
+        tokens = [token_ids for _, token_ids in await asyncio.gather(*asked)]
+        return dict(zip(marks, tokens, strict=True))
 
     async def _read_with_audio(
         self, prompt: PromptWithAudio, params: SamplingParams

@@ -24,6 +24,10 @@ def qwen(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def requests(qwen):
+    return requests_of(qwen)
+
+
+def requests_of(qwen):
     """Prompts with the tokens that follow them, and with the logarithms of their probabilities."""
     found = []
     for tokens, shown, videos in (
@@ -49,6 +53,15 @@ def requests(qwen):
 
 @pytest.mark.parametrize("most", [4, 7, 64, 512])
 def test_answers_are_transformers_at_every_size_of_steps(qwen, requests, most):
+    check_answers(qwen, requests, most)
+
+
+def test_answers_of_a_model_with_experts_are_transformers(tmp_path):
+    qwen = Chatting("qwen3_5_moe", tmp_path)
+    check_answers(qwen, requests_of(qwen), 64)
+
+
+def check_answers(qwen, requests, most):
     settings = {"num_blocks": 200, "max_num_batched_tokens": most, "max_num_seqs": 4, "max_model_len": 400}
     with pageant.LLM(qwen.path, **settings, **ENGINE) as llm:
         for _ in range(2):  # the second time, prefixes and their states are cached

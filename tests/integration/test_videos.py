@@ -294,7 +294,7 @@ def test_placeholders_of_videos_in_ids_need_videos(llm):
         llm.generate({"prompt_token_ids": [5, VIDEO], "multi_modal_data": {"video": object()}}, BRIEF)
 
 
-def test_what_takes_no_videos_says_so(qwen, tmp_path):
+def test_what_takes_no_videos_says_so(qwen, checkpoint, tmp_path):
     with pageant.LLM(qwen.path, num_blocks=64, limit_mm_per_prompt={"video": 0}, **IDS) as llm:
         with pytest.raises(BadRequest, match="a video; this model takes texts and images alone"):
             llm.generate({"prompt_token_ids": [5, VIDEO], "multi_modal_data": {"video": OTHER}}, BRIEF)
@@ -306,6 +306,14 @@ def test_what_takes_no_videos_says_so(qwen, tmp_path):
             llm.generate(given, BRIEF)
         with pytest.raises(BadRequest, match="without a tokenizer"):
             llm.generate({"prompt_token_ids": [5, VIDEO], "multi_modal_data": {"video": OTHER}}, BRIEF)
+    given = {"prompt_token_ids": [5, VIDEO], "multi_modal_data": {"video": OTHER}}
+    for name in ("pixtral", "mistral3"):
+        refusal = pytest.raises(BadRequest, match="a video; this model takes texts and images alone")
+        with pageant.LLM(Seeing(name, tmp_path).path, num_blocks=32, **IDS) as llm, refusal:
+            llm.generate(given, BRIEF)
+    refusal = pytest.raises(BadRequest, match="this model takes texts alone")
+    with pageant.LLM(checkpoint.path, num_blocks=32, **IDS) as llm, refusal:
+        llm.generate(given, BRIEF)
     gemma = Seeing("gemma3", tmp_path)
     with pytest.raises(TopologyError, match=r"limit_mm_per_prompt\.video.*the model takes no videos"):
         pageant.LLM(gemma.path, limit_mm_per_prompt={"video": 1}, **IDS)
