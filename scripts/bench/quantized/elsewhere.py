@@ -82,14 +82,14 @@ def compare(model: Path, schemes: list[str], pythons: dict[str, Path]) -> list[d
                         "reader": reader,
                         "dtype": dtype,
                         "error": relative_error(found, expected),
-                        "error_max": _error_max(folder, token_ids, dtype, expected),
+                        "error_max": error_max(folder, token_ids, dtype, expected),
                         "same_next": agree,
                     }
                 )
     return rows
 
 
-def _error_max(folder: Path, token_ids: list[int], dtype: str, expected: Tensor) -> float:
+def error_max(folder: Path, token_ids: list[int], dtype: str, expected: Tensor) -> float:
     """The error that a reader may have; expected: float32 [T, vocab_size], of our own in float32."""
     if dtype == "float32":
         return ERROR_MAX
