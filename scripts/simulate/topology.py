@@ -110,7 +110,9 @@ def draw_engine(
         raise TopologyError(
             "actor", f"there is no actor {name!r} to take the place of; expected one of {known}"
         )
-    if settings["device"] == "cpu" and "executor" not in own:
+    # Replicas of groups that draft on the device would show nothing that replicas and such groups do not.
+    may_be_group = settings["device"] == "cpu" and "executor" not in own
+    if may_be_group and not (on_device and count):
         settings["tensor_parallel"] = Random(f"{seed} group").choice((1, 1, 2, 3, 4))
         settings["pipeline_parallel"] = Random(f"{seed} stages").choice((1, 1, 2, 3))
     cast |= {name: cls for name, cls in own.items() if name != STORE}

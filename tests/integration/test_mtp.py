@@ -181,12 +181,6 @@ def test_keys_and_values_of_the_layer_are_in_the_budget(drafting: Callable[[str]
 @pytest.mark.parametrize(
     ("family", "settings", "found"),
     [
-        ("demo", {"tensor_parallel": 2}, "found of method 'mtp'; expected ngram with tensor_parallel 2"),
-        (
-            "demo",
-            {"pipeline_parallel": 2},
-            "found of method 'mtp'; expected ngram with pipeline_parallel 2",
-        ),
         ("llama", {}, "LlamaForCausalLM, of which no layer that drafts .MTP. is known here"),
         (
             "cohere2, which transformers runs",

@@ -97,7 +97,10 @@ def statistics(llm):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens_are_transformers(family, tmp_path):
-    """Steps are small, so that videos are cut; blocks are few, so that requests give way."""
+    """Steps are small, so that videos are cut; blocks are few, so that requests give way.
+
+    On a busy machine videos may come one after another, and nobody has to. Asked for again, they are known.
+    """
     seeing = Chatting(family, tmp_path)
     asked_for = [
         ([5, 9, 7, 11, 30], [], []),
@@ -113,9 +116,13 @@ def test_greedy_tokens_are_transformers(family, tmp_path):
     settings = {"num_blocks": longest // 8 + 3, "max_model_len": longest}
     settings |= {"max_num_batched_tokens": 13, "max_num_seqs": 4}
     with pageant.LLM(seeing.path, **settings, **ENGINE) as llm:
-        outputs = llm.generate(prompts * 2, GREEDY)
-        assert [output.outputs[0].token_ids for output in outputs] == expected * 2
-        assert llm.scheduler_statistics().counters["preemptions"] > 0, "requests are meant to give way"
+        for _ in range(4):
+            outputs = llm.generate(prompts * 2, GREEDY)
+            assert [output.outputs[0].token_ids for output in outputs] == expected * 2
+            if llm.scheduler_statistics().counters["preemptions"]:
+                break
+        else:
+            pytest.fail("requests are meant to give way")
         (again,) = llm.generate(prompts[1], BRIEF)
         assert again.outputs[0].token_ids == expected[1][:4]
         assert statistics(llm).encoded == 4, "each video and image is encoded once"
