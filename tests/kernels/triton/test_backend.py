@@ -8,6 +8,7 @@ from pageant.kernels.logit_functions import LogitKernels
 # Gathers, what is done while loading, and what is seldom done: torch is as good. And what is put together from others.
 SHARED = {
     "embed",
+    "embed_share",
     "gather_columns",
     "quantize",
     "multiply_heads",
