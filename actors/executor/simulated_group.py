@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from pageant.actors.executor.batch.inputs import StepInputs
+from pageant.actors.executor.groups.moved_slots import MovedSlots
 from pageant.actors.executor.groups.orders import packed_of, with_adapters
 from pageant.actors.executor.groups.rank import Rank
 from pageant.actors.executor.guided.pending_sample import PendingSample
@@ -157,18 +158,16 @@ class SimulatedLeader(SimulatedRunner):
         self._meeting = meeting
         self._number = self._place = self._num_steps = 0
         self._seen_elsewhere: Sequence[UInt64] = ()
-        self._moved: list[MoveSlots] = []
-        """Moves of accepted drafts that the others were not told."""
+        self._moved = MovedSlots()
 
     def move_slots(self, sources: Int64, destinations: Int64) -> None:
         """See `SimulatedRunner`."""
         super().move_slots(sources, destinations)
-        self._moved.append(MoveSlots(sources=sources, destinations=destinations))
+        self._moved.add(sources, destinations)
 
     def take_moved(self) -> list[MoveSlots]:
         """See `LeadsOthers`."""
-        moved, self._moved = self._moved, []
-        return moved
+        return self._moved.take()
 
     def ordered(self, work: Work) -> None:
         """See `LeadsOthers`."""

@@ -35,7 +35,7 @@ class Region(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Another host's store."""
+    """Store of another host."""
 
     name: str
     epoch: int

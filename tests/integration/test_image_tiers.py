@@ -11,16 +11,9 @@ import pytest
 import pageant
 from pageant.actors.blocks.costs import MoveCosts
 from pageant.protocol.storing import GetStoreStatistics
+from tests.integration.test_images import ENGINE
 from tests.vision_models import Seeing
 
-ENGINE: dict[str, Any] = {
-    "skip_tokenizer_init": True,
-    "placement": "one",
-    "progress": False,
-    "threads": 1,
-    "dtype": "float32",
-    "block_size": 8,
-}
 GREEDY = pageant.SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, detokenize=False)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pageant.actors.executor.groups.moved_slots import MovedSlots
 from pageant.actors.executor.runners.config import RunnerConfig
 from pageant.actors.executor.runners.runner import TorchRunner
 from pageant.protocol.ranks import MoveSlots
@@ -21,16 +21,14 @@ class DrawingRunner(TorchRunner):
     """Keeps what the other members are to move of accepted drafts, until the actor tells them."""
 
     def __init__(self, config: RunnerConfig, **others: Any) -> None:
-        self._moved: deque[MoveSlots] = deque()
-        """Moves that the others were not told. The computing thread appends, the actor's loop takes."""
+        self._moved = MovedSlots()
         super().__init__(config, **others)
 
     def move_slots(self, sources: Int64, destinations: Int64) -> None:
         """See `TorchRunner`."""
         super().move_slots(sources, destinations)
-        if len(sources):
-            self._moved.append(MoveSlots(sources=sources, destinations=destinations))
+        self._moved.add(sources, destinations)
 
     def take_moved(self) -> list[MoveSlots]:
         """See `LeadsOthers`."""
-        return [self._moved.popleft() for _ in range(len(self._moved))]
+        return self._moved.take()

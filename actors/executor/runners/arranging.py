@@ -30,9 +30,7 @@ def told_windows(everyone: Collectives, windows: Windows) -> Windows:
     return tuple(None if window == _NO_WINDOW else window for window in told.tolist())
 
 
-def arrange_layers(
-    decoder: Decoder, proposer: Proposer | None, config: RunnerConfig, beside: Windows = ()
-) -> int:
+def arrange_layers(decoder: Decoder, proposer: Proposer | None, config: RunnerConfig, beside: Windows) -> int:
     """Put a decoder's layers into groups, and return the bytes that drafts have of each block.
 
     Where drafts are made with keys and values of their own, those would have to be in every group's blocks: then there
