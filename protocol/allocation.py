@@ -163,7 +163,9 @@ class Assigned(Message, frozen=True, kw_only=True):
     moves: BlockMoves | None = None
     """Blocks to move between tiers beside this step. Present only where something was granted."""
     awaits_stored: bool = False
-    """The first refused admission waits for blocks from a store. `StoredBlocksArrived` says when to ask again."""
+    """The first refused admission waits for blocks that come from a store, or for those that copies to or from it
+    hold. `StoredBlocksArrived` says when to ask again.
+    """
 
 
 class PoolReady(Message, frozen=True, kw_only=True):

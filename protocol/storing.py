@@ -213,7 +213,7 @@ class MoveShares(Request[StoredMoved], frozen=True, kw_only=True):
 
 
 class StoredBlocksArrived(Message, frozen=True, kw_only=True):
-    """blocks to scheduler: blocks that an admission waited for are there, or will not come."""
+    """blocks to scheduler: blocks that an admission waited for are there, or will not come, or are free again."""
 
 
 class StoreStatistics(Message, frozen=True, kw_only=True):

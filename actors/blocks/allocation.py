@@ -65,7 +65,7 @@ class Allocation:
         self._computed_step = 0
         # The last exchange that granted anything.
         self.granted_step = 0
-        # In the present exchange, the first refused admission waits for blocks from a store.
+        # In the present exchange, the first refused admission waits for blocks from a store, or for transfers to end.
         self._awaits_stored = False
         self._blocks_given_back = 0
         # The pool's part in a store; None if there is none.
@@ -92,6 +92,9 @@ class Allocation:
         copies = Copies()
         self._awaits_stored = False
         admitted = self._admit_in_order(request, copies, len(counts) > 0) if complete else []
+        if request.admissions and not self._sequences and self.stored_blocks is not None:
+            # No sequence will free blocks, but a transfer may.
+            self._awaits_stored = self._awaits_stored or self.stored_blocks.awaits_room()
         if len(counts) or admitted:
             self.granted_step = request.step
         return Assigned(

@@ -127,6 +127,8 @@ class StoredBlocks:
         # Arrivals that the shell has not taken yet.
         self._wanted: list[Arrival] = []
         self._tries: OrderedDict[int, int] = OrderedDict()
+        # An admission was refused while transfers hold blocks, and no sequence holds any: see `awaits_room`.
+        self._room_is_awaited = False
         self.saved = self.restored = self.spoilt = self.tokens_restored = 0
 
     def full_name(self, name: bytes) -> bytes:
@@ -260,6 +262,18 @@ class StoredBlocks:
             return False
         arrival.blocks = self.pool.take(len(arrival.names))
         return True
+
+    def awaits_room(self) -> bool:
+        """Return whether a refused admission may fit once transfers have ended. `take_room_awaited` then says when
+        to ask again.
+        """
+        self._room_is_awaited = bool(self._transfers)
+        return self._room_is_awaited
+
+    def take_room_awaited(self) -> bool:
+        """Return, once, whether an admission waits for the blocks of a transfer that has just ended."""
+        awaited, self._room_is_awaited = self._room_is_awaited, False
+        return awaited
 
     def take_arrivals(self) -> list[Arrival]:
         """Return the arrivals that are to be fetched now."""

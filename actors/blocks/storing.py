@@ -171,6 +171,7 @@ class StoringManager(Actor):
             moved = await self._copy("save", stored, save, scheduler)
             stored.end_save(save, moved.ok)
             self._settle(save.slots, save.generations, moved.ok)
+            self._tell_room(stored)
         if self._saving is stored:
             self._saving = None
 
@@ -227,7 +228,13 @@ class StoringManager(Actor):
         if not arrival.is_late:
             arrival.is_late = True  # nobody waits for it any more
             self._tell_arrived(stored)
+        self._tell_room(stored)
         self._wake_followers()
+
+    def _tell_room(self, stored: StoredBlocks) -> None:
+        """Have an admission asked for again that was refused while a transfer held blocks."""
+        if stored.take_room_awaited():
+            self._tell_arrived(stored)
 
     def _tell_arrived(self, stored: StoredBlocks) -> None:
         if self._stored is stored:

@@ -80,7 +80,7 @@ class Planner:
         self._memory_short = False
         # An admission was refused because blocks were missing.
         self._pool_full = False
-        # An admission waits for blocks from a store, and all later ones with it.
+        # An admission waits for blocks from a store, or for those that copies hold, and all later ones with it.
         self._awaits_stored = False
         self._num_groups, self._block_size = 1, 1
         # Each prompt is computed whole, in one step.

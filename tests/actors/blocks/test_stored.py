@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from pageant.actors.blocks.allocation import Allocation
 from pageant.actors.blocks.costs import MoveCosts
 from pageant.actors.blocks.pool import BlockPool
 from pageant.actors.blocks.stored import Mirror, StoredBlocks, stored_name
-from pageant.protocol.allocation import Admission, Assign
+from pageant.protocol.allocation import Admission, Assign, Assigned
 from pageant.protocol.arrays import bools, int32, int64
 from pageant.protocol.block_names import block_names, full_blocks, root_name
 
@@ -33,10 +35,24 @@ class Manager:
             contents, _ = full_blocks(int32(prompt), BLOCK_SIZE)
             self.mirror.names.update(stored_name(KIND, name) for name in block_names(root_name(), contents))
 
-    def admit(self, *prompts: range, budget: int = 100) -> list[tuple[int, int]]:
-        """Return the serials that are admitted, with their cached tokens. A serial is a prompt's first token."""
+    def admit(self, *prompts: range, budget: int = 100, waits: bool = True) -> list[tuple[int, int]]:
+        """Return the serials that are admitted, with their cached tokens. A serial is a prompt's first token.
+
+        Those that are refused wait for blocks of the store, or for copies to end, if `waits`.
+        """
+        answer = self.exchange(admissions=prompts, budget=budget)
+        assert answer.awaits_stored == (waits and len(answer.admitted) < len(prompts))
+        return [(one.serial, one.num_cached_tokens) for one in answer.admitted]
+
+    def end(self, *prompts: range) -> None:
+        """End sequences that have been computed."""
+        self.exchange(freed=prompts)
+
+    def exchange(
+        self, admissions: Iterable[range] = (), freed: Iterable[range] = (), budget: int = 100
+    ) -> Assigned:
+        """Carry out the next exchange, after whose former one all was computed."""
         self.steps += 1
-        admissions = tuple(Admission(serial=prompt[0], token_ids=int32(prompt)) for prompt in prompts)
         answer = self.core.assign(
             Assign(
                 step=self.steps,
@@ -45,16 +61,15 @@ class Manager:
                 learned_serials=int64(),
                 learned_counts=int32(),
                 token_ids=int32(),
-                freed=int64(),
+                freed=int64([prompt[0] for prompt in freed]),
                 grow_serials=int64(),
                 grow_lengths=int32(),
-                admissions=admissions,
+                admissions=tuple(Admission(serial=one[0], token_ids=int32(one)) for one in admissions),
                 admission_tokens=budget,
             )
         )
         self.core.check_integrity()
-        assert answer.awaits_stored == (len(answer.admitted) < len(prompts))
-        return [(one.serial, one.num_cached_tokens) for one in answer.admitted]
+        return answer
 
     def arrive(self, serial: int, *, whole: bool = True) -> None:
         (arrival,) = [one for one in self.arrivals if one.serial == serial]
@@ -119,3 +134,37 @@ def test_those_behind_leave_half_of_the_free_blocks():
     assert manager.admit(*prompts) == []
     assert manager.fetch() == {100: 2, 200: 2, 300: 2, 400: 2}
     assert manager.core.pool.num_free == 4
+
+
+def test_one_that_lacks_blocks_under_copy_waits_for_the_copies_to_end():
+    """It can be admitted later, so that nobody may call it too large."""
+    manager, (first, second, *_) = Manager(4), PROMPTS
+    assert manager.admit(first) == [(100, 0)]
+    manager.end(first)
+    due = manager.stored.take_unsaved(10)
+    save = manager.stored.begin_save(due, int64([0, 1]), int64([1, 1]))
+    assert not manager.stored.take_room_awaited()
+    assert manager.admit(second) == []
+    manager.stored.end_save(save, bools([True, True]))
+    assert manager.stored.take_room_awaited() and not manager.stored.take_room_awaited()
+    assert manager.admit(second) == [(200, 0)]
+
+
+def test_one_that_lacks_blocks_which_come_for_another_that_gave_up_waits():
+    manager, (first, second, *_) = Manager(4), PROMPTS
+    manager.keep(first)
+    assert manager.admit(first) == []
+    manager.fetch()
+    (arrival,) = manager.arrivals
+    manager.stored.give_up(arrival)
+    assert manager.admit(second) == []
+    manager.arrive(100)
+    assert manager.stored.take_room_awaited()
+    assert manager.admit(second) == [(200, 0)]
+
+
+def test_one_that_lacks_blocks_of_a_running_sequence_waits_for_no_copies():
+    manager, (first, second, *_) = Manager(4), PROMPTS
+    assert manager.admit(first) == [(100, 0)]
+    manager.admit(second, waits=False)
+    assert not manager.stored.take_room_awaited()
