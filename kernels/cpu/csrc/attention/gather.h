@@ -33,6 +33,8 @@ class Gatherer {
         depth = padded_depth<Cells>(p.head_dim);
         width = p.width();
         groups = ceil_div(item.count, GROUP_ROWS);
+        offset = (p.values - p.keys) / int64_t(sizeof(Element));
+        within_keys = !CODED && 0 <= offset && offset < p.head_dim;
         query = query_memory.take(groups * GROUP_ROWS * depth);
         scores = scores_memory.take(GROUP_ROWS * SCORES_STRIDE);
         part = part_memory.take(GROUP_ROWS, width);
@@ -122,9 +124,9 @@ class Gatherer {
         std::swap(now, next);
         point(cache, chunk, *next);
     }
-    // A split's keys are read in order, then its values, and then the next split's keys.
+    // A split's keys are read in order, then its values, if they are no parts of keys, and then the next split's keys.
     void advance_keys(int64_t chunk, Span chunks) {
-        bool more = chunk + 1 < chunks.stop;
+        bool more = within_keys || chunk + 1 < chunks.stop;
         advance(more ? p.keys : p.values, more ? chunk + 1 : chunks.start);
     }
     void advance_values(int64_t chunk, Span chunks) {
@@ -141,29 +143,45 @@ class Gatherer {
     void many_rows(Span chunks, Span its, int64_t row, int64_t count) {
         for (int64_t chunk = chunks.start; chunk < chunks.stop; chunk++) {
             Cell* panel = keys + (groups == 1 ? 0 : chunk % CHUNKS) * CHUNK * depth;
+            auto multiply = [&](auto ahead) { multiply_keys(query + row * depth, panel, scores_of(chunk), count, ahead); };
             if constexpr (PACKS) {
                 advance_keys(chunk, chunks);
-                pack_keys<Cells>(now->at, next->at, p.head_dim, depth, panel);
+                // Few rows take long for a chunk's products, and packing it takes less than reading the next one.
+                if (!Cells::TILED && within_keys && its.holds(chunk)) {
+                    pack_chunk(chunk, panel, packing::NothingAhead{});
+                    multiply(packing::LinesAhead<Element>{next->at, p.head_dim});
+                    continue;
+                }
+                pack_chunk(chunk, panel, packing::RowsAhead<Element>{next->at, p.head_dim});
             }
-            if (its.holds(chunk)) multiply_keys(query + row * depth, panel, scores_of(chunk), count);
+            if (its.holds(chunk)) multiply(packing::NothingAhead{});
         }
         for (int64_t r = 0; r < count; r++) weigh_row(its, row + r, r);
-        for (int64_t chunk = chunks.start; PACKS && chunk < chunks.stop; chunk++) {
+        for (int64_t chunk = chunks.start; PACKS && !within_keys && chunk < chunks.stop; chunk++) {
             advance_values(chunk, chunks);
-            pack_values<Cells>(now->at, next->at, p.value_dim, width, panel_of_values(chunk));
+            pack_values<Cells>(now->at, 0, packing::RowsAhead<Element>{next->at, p.value_dim}, p.value_dim, width, panel_of_values(chunk));
         }
         multiply_values(its, count);
+    }
+
+    // Packs a chunk's keys, and its values where they are parts of them.
+    template <class Ahead>
+    void pack_chunk(int64_t chunk, Cell* panel, const Ahead& ahead) const {
+        pack_keys<Cells>(now->at, ahead, p.head_dim, depth, panel);
+        if (within_keys)
+            pack_values<Cells>(now->at, offset, packing::NothingAhead{}, p.value_dim, width, panel_of_values(chunk));
     }
 
     Cell* panel_of_values(int64_t chunk) const {
         return values + chunk % CHUNKS * (CHUNK / Cells::PER_CELL) * VALUES_WIDE<Cells>;
     }
 
-    void multiply_keys(const Cell* rows, const Cell* panel, float* to, int64_t count) const {
+    template <class Ahead>
+    void multiply_keys(const Cell* rows, const Cell* panel, float* to, int64_t count, const Ahead& ahead) const {
 #if defined(PAGEANT_TILES)
         if constexpr (Cells::TILED) return tile_scores(rows, panel, to, count, depth);
 #endif
-        if constexpr (!Cells::TILED) panel_scores<Cells>(rows, panel, to, count, depth);
+        if constexpr (!Cells::TILED) panel_scores<Cells>(rows, panel, to, count, depth, ahead);
     }
 
     void multiply_values(Span chunks, int64_t count) const {
@@ -185,6 +203,8 @@ class Gatherer {
     Problem<T> p;
     Item item;
     int64_t depth, width, groups;
+    bool within_keys;  // values are parts of keys, from number `offset` on: each chunk is read once
+    int64_t offset;
     Span seen, wanted;  // entries that any row sees, and those of them that are gathered now
     Cell *query, *keys, *values;
     float* scores;

@@ -1,5 +1,6 @@
 // Packing keys and values of a chunk of the cache into panels (see panel.h), with a pointer for each token.
-// Meanwhile the memory of what comes after it is asked for, line by line: in one burst it would only queue.
+// Meanwhile the memory of what comes after it is asked for, line by line: in one burst it would only queue. Where few rows
+// read a chunk that is large, packing is too short for that, and the lines are asked for while scores are made.
 #pragma once
 
 #include "attention/panel.h"
@@ -70,6 +71,37 @@ inline void fetch(const T* p, int64_t count) {
 // cache, which lie apart, and memory answers twice as fast when several places are read at once.
 inline int64_t in_turn(int64_t t) { return t % 4 * (CHUNK / 4) + t / 4; }
 
+// Asks for the rows of a chunk, `numbers` of each: one row at a call.
+template <class T>
+struct RowsAhead {
+    const T* const* rows;
+    int64_t numbers;
+    void operator()(int64_t t) const { fetch(rows[in_turn(t)], numbers); }
+};
+
+// Asks for the rows of a chunk a few lines at a call, until there are no more.
+template <class T>
+class LinesAhead {
+  public:
+    LinesAhead(const T* const* rows, int64_t numbers) : rows_(rows), numbers_(numbers) {}
+    void operator()() {
+        if (t_ == CHUNK) return;
+        fetch(rows_[in_turn(t_)] + done_, std::min(NUMBERS_EACH, numbers_ - done_));
+        done_ += NUMBERS_EACH;
+        if (done_ >= numbers_) done_ = 0, t_++;
+    }
+
+  private:
+    static constexpr int64_t NUMBERS_EACH = 4 * LINE / sizeof(T);
+    const T* const* rows_;
+    int64_t numbers_, done_ = 0, t_ = 0;
+};
+
+// Asks for nothing.
+struct NothingAhead {
+    void operator()(int64_t = 0) const {}
+};
+
 }  // namespace packing
 
 // Undoes the order of `value_cells`.
@@ -87,12 +119,12 @@ void in_order(float* values, int64_t width) {
 #endif
 }
 
-// A chunk's panel of keys, with `depth` cells of the head.
-template <class Cells, class T>
-void pack_keys(const T* const* rows, const T* const* next, int64_t head_dim, int64_t depth, Cell* panel) {
+// A chunk's panel of keys, with `depth` cells of the head. `ahead` is called with each token.
+template <class Cells, class T, class Ahead>
+void pack_keys(const T* const* rows, const Ahead& ahead, int64_t head_dim, int64_t depth, Cell* panel) {
     constexpr int WIDE = SCORES_WIDE<Cells>;
     for (int64_t t = 0; t < CHUNK; t += W) {
-        for (int i = 0; i < W; i++) packing::fetch(next[packing::in_turn(t + i)], head_dim);
+        for (int i = 0; i < W; i++) ahead(t + i);
         Cell* to = panel + t / WIDE * depth * WIDE + t % WIDE;
         for (int64_t k = 0; k < depth; k += W) {
             vu square[W];
@@ -104,15 +136,17 @@ void pack_keys(const T* const* rows, const T* const* next, int64_t head_dim, int
     }
 }
 
-// A chunk's part of a split's panel of values, `width` numbers of the head in the order of `value_cells`.
-template <class Cells, class T>
-void pack_values(const T* const* rows, const T* const* next, int64_t value_dim, int64_t width, Cell* panel) {
+// A chunk's part of a split's panel of values, `width` numbers of the head in the order of `value_cells`. Those of a row begin
+// `offset` numbers after it. `ahead` is called with each token.
+template <class Cells, class T, class Ahead>
+void pack_values(const T* const* rows, int64_t offset, const Ahead& ahead, int64_t value_dim, int64_t width, Cell* panel) {
     constexpr int WIDE = VALUES_WIDE<Cells>;
     for (int64_t t = 0; t < CHUNK; t += Cells::PER_CELL, panel += WIDE) {
-        for (int i = 0; i < Cells::PER_CELL; i++) packing::fetch(next[packing::in_turn(t + i)], value_dim);
+        const T *first = rows[t] + offset, *last = rows[t + Cells::PER_CELL - 1] + offset;
+        for (int i = 0; i < Cells::PER_CELL; i++) ahead(t + i);
         for (int64_t d = 0; d < width; d += W * Cells::PER_CELL) {
             vu made[Cells::PER_CELL];
-            packing::value_cells<Cells>(rows[t] + d, rows[t + Cells::PER_CELL - 1] + d, value_dim - d, made);
+            packing::value_cells<Cells>(first + d, last + d, value_dim - d, made);
             Cell* to = panel + d / WIDE * VALUES_DEEP<Cells> * WIDE + d % WIDE;
             for (int i = 0; i < Cells::PER_CELL; i++) store(to + i * W, made[i]);
         }

@@ -169,15 +169,17 @@ void panel_sums(const Cell* a, const Cell* b, float* c, int64_t rows, int64_t wi
 }
 
 // R by V vectors of scores. A score is the sum of as many chains as a vector has quarters (direct.h's lanes): chain q
-// is of the cells that lie there. Sums that wait for their other half are kept by their level.
-template <class Cells, int R, int V>
-void panel_scores_tile(const Cell* a, int64_t a_stride, const Cell* b, float* c, int64_t depth) {
+// is of the cells that lie there. Sums that wait for their other half are kept by their level. `ahead` is called meanwhile.
+template <class Cells, int R, int V, class Ahead>
+void panel_scores_tile(const Cell* a, int64_t a_stride, const Cell* b, float* c, int64_t depth, Ahead& ahead) {
     vf sums[R][V], waiting[2][R][V];
     for (int q = 0; q < W / 4; q++) {
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++) sums[r][v] = vf{};
-        for (int64_t k = 4 * q; k < depth; k += W)
+        for (int64_t k = 4 * q; k < depth; k += W) {
+            ahead();
             for (int64_t i = k; i < k + 4; i++) panel_step<Cells>(a + i, a_stride, b + i * V * W, sums);
+        }
         int level = 0;
         for (int done = q; done & 1; done >>= 1, level++)
             for (int r = 0; r < R; r++)
@@ -189,21 +191,21 @@ void panel_scores_tile(const Cell* a, int64_t a_stride, const Cell* b, float* c,
         for (int v = 0; v < V; v++) store(c + r * SCORES_STRIDE + v * W, sums[r][v]);
 }
 
-// Scores of queries [rows, depth cells] and a chunk's panel of keys, SCORES_STRIDE apart.
-template <class Cells>
-void panel_scores(const Cell* a, const Cell* b, float* c, int64_t rows, int64_t depth) {
+// Scores of queries [rows, depth cells] and a chunk's panel of keys, SCORES_STRIDE apart. `ahead` is called meanwhile.
+template <class Cells, class Ahead>
+void panel_scores(const Cell* a, const Cell* b, float* c, int64_t rows, int64_t depth, Ahead ahead) {
     constexpr int WIDE = SCORES_WIDE<Cells>, V = WIDE / W;
     for (int64_t t = 0; t < CHUNK; t += WIDE, b += depth * WIDE) {
         for (int64_t r = 0; r < rows; r += PANEL_ROWS) {
             const Cell* from = a + r * depth;
             float* to = c + r * SCORES_STRIDE + t;
             switch (std::min<int64_t>(rows - r, PANEL_ROWS)) {
-                case 1: panel_scores_tile<Cells, 1, V>(from, depth, b, to, depth); break;
-                case 2: panel_scores_tile<Cells, 2, V>(from, depth, b, to, depth); break;
-                case 3: panel_scores_tile<Cells, 3, V>(from, depth, b, to, depth); break;
-                case 4: panel_scores_tile<Cells, 4, V>(from, depth, b, to, depth); break;
-                case 5: panel_scores_tile<Cells, 5, V>(from, depth, b, to, depth); break;
-                default: panel_scores_tile<Cells, 6, V>(from, depth, b, to, depth);
+                case 1: panel_scores_tile<Cells, 1, V>(from, depth, b, to, depth, ahead); break;
+                case 2: panel_scores_tile<Cells, 2, V>(from, depth, b, to, depth, ahead); break;
+                case 3: panel_scores_tile<Cells, 3, V>(from, depth, b, to, depth, ahead); break;
+                case 4: panel_scores_tile<Cells, 4, V>(from, depth, b, to, depth, ahead); break;
+                case 5: panel_scores_tile<Cells, 5, V>(from, depth, b, to, depth, ahead); break;
+                default: panel_scores_tile<Cells, 6, V>(from, depth, b, to, depth, ahead);
             }
         }
     }
