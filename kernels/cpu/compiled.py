@@ -13,7 +13,13 @@ from torch import Tensor
 from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.choices import ROWS_ALIKE, ROWS_OWN_MAX
 from pageant.kernels.cpu.library import Functions, Library, load_library
-from pageant.kernels.cpu.recording import RecordedLibrary, Recorder, noting, playback
+from pageant.kernels.cpu.recording import (
+    NotRecordable,
+    RecordedLibrary,
+    Recorder,
+    noting,
+    playback,
+)
 from pageant.kernels.reference import ReferenceKernels
 
 __all__ = ["ACTIVATIONS", "CompiledKernels"]
@@ -21,7 +27,7 @@ __all__ = ["ACTIVATIONS", "CompiledKernels"]
 log = logging.getLogger("pageant.kernels")
 
 # The library's numbers of activations.
-ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "clamped_swiglu": 3}
+ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "clamped_swiglu": 3, "relu2": 4}
 
 _ALL = 1 << 62
 # Results with so many numbers or more are in memory that is reused.
@@ -31,6 +37,8 @@ _LINE = 64
 # Rows of x in a tile.
 _TILE_ROWS = 16
 _EMPTY = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+# Functions of the reference that are operations of torch alone, whatever is in their tensors.
+_BLIND = frozenset({"route_by_sigmoid", "route_in_groups"})
 # With more rows than these, the activation is fused into a product that uses no matrix unit. Fewer rows have faster
 # kernels.
 _GATED_MORE, _QUANTIZED_GATED_MORE = 8, 80
@@ -75,20 +83,25 @@ class CompiledKernels:
         """Calls that the reference computed, by function, since the C++ has none for their case."""
 
     def _fall_back(self, function: str) -> ReferenceKernels:
-        """Return the reference, for a call of `function` that the C++ cannot compute. Counts it, and logs the first."""
+        """Return the reference, for a call of `function` that the C++ cannot compute. Counts it, and logs the first.
+
+        Raises NotRecordable during a recording, where the reference may look at what a step's tensors hold.
+        """
+        if self._large is None and function not in _BLIND:
+            raise NotRecordable(f"the reference computes {function}")
         if not self.fallbacks[function]:
             log.info("the reference computes some calls of %s, which is slower", function)
         self.fallbacks[function] += 1
         return self._reference
 
     def capture(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Call `run` and record its kernel calls. Return the function that repeats them in the same memory,
-        without Python.
+        """Call `run` and record its kernel calls, and what torch computes between them. Return the function that
+        repeats them in the same memory.
 
         All recordings share memory for intermediate results, and so does what each returns, [...] of any dtype:
         valid until the next call. Not to be called while another thread uses these kernels.
 
-        Raises NotRecordable (a RuntimeError) if something is computed outside of the library.
+        Raises NotRecordable (a RuntimeError) if something is computed that cannot be made again.
         """
         library, functions, large = self._library, self._functions, self._large
         recorded = RecordedLibrary(library)
@@ -96,7 +109,7 @@ class CompiledKernels:
         self._functions = _functions(self._library)
         self._large = None
         try:
-            with Recorder(self._arena), noting(recorded.calls):
+            with Recorder(self._arena, recorded.calls, library.stop_replay), noting(recorded.calls):
                 result = run()
         finally:
             self._library, self._functions, self._large = library, functions, large

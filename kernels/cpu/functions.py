@@ -92,6 +92,11 @@ _DECLARED: dict[str, tuple[str, ...]] = {
         "sequences, int64_t num_sequences, const int64_t* runs, int64_t groups, int64_t key_heads, int64_t heads, "
         "int64_t key_dim, int64_t value_dim)",
     ),
+    "layers/strands.cpp": (
+        "void strands(const int32_t* starts, const int32_t* lengths, int64_t count, const int32_t* tables, int64_t "
+        "group_stride, int64_t sequence_stride, int64_t groups, int64_t block_size, const int32_t* replays, const "
+        "int32_t* unsure, int64_t* tokens, int64_t* sequences, int64_t* runs)",
+    ),
     "layers/latents.cpp": (
         "void rope_and_write_latents_T(const T* query, int64_t query_stride, int64_t query_dim, const T* "
         "latents, int64_t latents_stride, const T* weight, const float* table, const int64_t* positions, T* "
@@ -173,6 +178,7 @@ _DECLARED: dict[str, tuple[str, ...]] = {
     ),
     "base/replay.cpp": (
         "void replay(Call* calls, int64_t count)",
+        "void stop_replay()",
         "void gate(const int64_t* table, const int64_t* slots, const int64_t* expected, int64_t count, const "
         "int64_t* patience, int64_t ends, int64_t* outcome)",
     ),

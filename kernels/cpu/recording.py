@@ -2,6 +2,7 @@
 
 A decode step of one sequence is some nine calls a layer. Each costs the interpreter several microseconds in
 which the machine's threads have nothing to do. A recording is bound to shapes and addresses, as a graph is.
+Operations of torch between them are made again as well, and call back into Python (see `recorded_torch`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.library import Functions, Library
+from pageant.kernels.cpu.recorded_torch import TorchCalls, in_place, into
 
 if TYPE_CHECKING:
     from ctypes import _NamedFuncPointer as Function
 
-__all__ = ["NotRecordable", "RecordedLibrary", "Recorder", "note_call", "noting", "playback"]
+__all__ = ["Calls", "NotRecordable", "RecordedLibrary", "Recorder", "note_call", "noting", "playback"]
 
 _WORDS_MAX, _REALS_MAX = 24, 2  # as in replay.cpp
 _WORD_MASK = 2**64 - 1
@@ -38,10 +40,14 @@ _CALL = np.dtype(
     ]
 )
 _EMPTY = (torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format)
+_FROM_HOST = frozenset({torch.ops.aten.lift_fresh.default})  # of numbers that are other ones in another step
+
+Calls = list[tuple["Function | TorchCalls", tuple[Any, ...]]]
+"""What is recorded, in order: functions of the library with their arguments, and operations of torch."""
 
 
 class _Noted(threading.local):
-    calls: list[tuple[Function, tuple[Any, ...]]] | None = None
+    calls: Calls | None = None
     """Calls of the recording that this thread makes."""
 
 
@@ -49,7 +55,7 @@ _noted = _Noted()
 
 
 @contextlib.contextmanager
-def noting(calls: list[tuple[Function, tuple[Any, ...]]]) -> Iterator[None]:
+def noting(calls: Calls) -> Iterator[None]:
     """Let `note_call` add to `calls`, on this thread."""
     _noted.calls = calls
     try:
@@ -75,7 +81,7 @@ class RecordedLibrary:
     """A library whose calls are made and recorded."""
 
     def __init__(self, library: Library) -> None:
-        self.calls: list[tuple[Function, tuple[Any, ...]]] = []
+        self.calls: Calls = []
         self.f32, self.bf16, self.f16 = (
             RecordedFunctions(functions, self.calls) for functions in (library.f32, library.bf16, library.f16)
         )
@@ -88,7 +94,7 @@ class RecordedLibrary:
 class RecordedFunctions:
     """The functions for one type of numbers, whose calls are made and recorded."""
 
-    def __init__(self, functions: Functions, calls: list[tuple[Function, tuple[Any, ...]]]) -> None:
+    def __init__(self, functions: Functions, calls: Calls) -> None:
         self._functions = functions
         self._calls = calls
 
@@ -96,7 +102,7 @@ class RecordedFunctions:
         return _recorded_call(getattr(self._functions, name), self._calls)
 
 
-def _recorded_call(function: Function, calls: list[tuple[Function, tuple[Any, ...]]]) -> Callable[..., None]:
+def _recorded_call(function: Function, calls: Calls) -> Callable[..., None]:
     def call(*arguments: Any) -> None:
         calls.append((function, arguments))
         function(*arguments)
@@ -105,7 +111,10 @@ def _recorded_call(function: Function, calls: list[tuple[Function, tuple[Any, ..
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets torch take memory from the arena and make views while it is active, and refuses all else."""
+    """Lets torch take memory from the arena and make views while it is active, and records what it computes.
+
+    Refuses operations that cannot be made again.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -114,9 +123,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         return False
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, calls: Calls, stop: Callable[[], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._arena = arena
+        self._calls = calls
+        self._stop = stop
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -127,20 +138,51 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tensor = args[0] if isinstance(args[0], Tensor) else None
             dtype = kwargs.get("dtype") or (tensor.dtype if tensor is not None else torch.get_default_dtype())
             return self._arena.empty(args[0] if tensor is None else args[1], dtype)
+        if in_place(func):
+            self._torch_calls().add(func, args, kwargs)
+            return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        memory = {_memory(one) for one in args if isinstance(one, Tensor)}
-        made = [result] if isinstance(result, Tensor) else result
-        if not func.is_view or any(_memory(one) not in memory for one in made):
-            raise NotRecordable(f"{func} is not the library's")
-        return result
+        made = result if isinstance(result, (list, tuple)) else (result,)
+        if func not in _FROM_HOST and not func._schema.is_mutable and _are_views(made, args):
+            return result
+        write = into(func)
+        if write is None:
+            raise NotRecordable(f"{func} cannot be recorded")
+        kept = tuple(self._kept(one) for one in made)
+        self._torch_calls().add(write, (*kept, *args), kwargs)
+        return kept[0] if isinstance(result, Tensor) else kept
+
+    def _kept(self, result: Tensor) -> Tensor:
+        """Return what torch has computed in the arena's memory."""
+        kept = self._arena.empty(result.shape, result.dtype)
+        if not result.is_contiguous():
+            if not torch._prims_common.is_non_overlapping_and_dense(result):
+                raise NotRecordable("a result of torch lies apart in memory")
+            kept = kept.as_strided(result.shape, result.stride())
+        return kept.copy_(result)
+
+    def _torch_calls(self) -> TorchCalls:
+        """Return what the next operation of torch is recorded in, behind all that is recorded."""
+        last = self._calls[-1][0] if self._calls else None
+        if isinstance(last, TorchCalls):
+            return last
+        made = TorchCalls(self._stop)
+        self._calls.append((made, ()))
+        return made
+
+
+def _are_views(made: Sequence[Any], args: tuple[Any, ...]) -> bool:
+    """Tell whether all that an operation made is tensors in the memory of its arguments."""
+    memory = {_memory(one) for one in args if isinstance(one, Tensor)}
+    return all(isinstance(one, Tensor) and _memory(one) in memory for one in made)
 
 
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def playback(library: Library, calls: Sequence[tuple[Function, tuple[Any, ...]]]) -> Callable[[], None]:
-    """Return a function that makes the calls again."""
+def playback(library: Library, calls: Calls) -> Callable[[], None]:
+    """Return a function that makes the calls again. It raises what an operation of torch raises."""
     table = np.zeros(len(calls), _CALL)
     for row, (function, arguments) in zip(table, calls, strict=True):
         words, reals = [], []
@@ -149,14 +191,23 @@ def playback(library: Library, calls: Sequence[tuple[Function, tuple[Any, ...]]]
                 reals.append(value)
             else:
                 words.append(int(value or 0) & _WORD_MASK)
-        row["function"] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        row["function"] = _address(function)
         row["words"], row["reals"] = len(words), len(reals)
         row["word"][: len(words)] = words
         row["real"][: len(reals)] = reals
 
     replay, address = library.replay, table.ctypes.data
+    of_torch = tuple(function for function, _ in calls if isinstance(function, TorchCalls))
 
     def play() -> None:
         replay(address, len(table))
+        for one in of_torch:
+            one.check()
 
     return play
+
+
+def _address(function: Function | TorchCalls) -> int:
+    if isinstance(function, TorchCalls):
+        return function.address
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

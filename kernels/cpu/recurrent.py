@@ -11,25 +11,27 @@ from torch import Tensor
 
 from pageant.kernels.cpu.compiled import CompiledKernels
 from pageant.kernels.states import StateBatch, StateMemory
+from pageant.kernels.strands import StateArrays
 
 __all__ = ["RecurrentKernels"]
 
-Numbers = npt.NDArray[np.int64]
+_PAGES = "cpu pages"
+"""What a `StateMemory` keeps for these kernels; recordings have the address."""
 
 
-class _StrandArrays(NamedTuple):
+class _Strands(NamedTuple):
     """The strands of a step as arrays, int64; see `states.h`."""
 
-    tokens: Numbers
-    """[tokens], sequence by sequence."""
-    sequences: Numbers
+    tokens: Tensor
+    """[T], sequence by sequence."""
+    sequences: Tensor
     """[S, 3 + groups]: the first run, the one behind the last, whether the states begin with zero, and their blocks."""
-    runs: Numbers
-    """[runs, 3 + groups]: first of the tokens, behind the last, whether the states are kept, and their blocks."""
+    runs: Tensor
+    """[T + S, 3 + groups] at most: first of the tokens, behind the last, whether the states are kept, their blocks."""
 
     def addresses(self) -> tuple[int, int, int, int, int]:
         """Return where the arrays are, how many sequences there are, and how many groups of states."""
-        tokens, sequences, runs = (array.ctypes.data for array in self)
+        tokens, sequences, runs = (array.data_ptr() for array in self)
         return tokens, sequences, len(self.sequences), runs, self.runs.shape[1] - 3
 
 
@@ -59,7 +61,7 @@ class RecurrentKernels(CompiledKernels):
             *(channels.data_ptr(), channels.stride(0), taps.data_ptr()),
             *(decay.data_ptr(), strength.data_ptr(), read.data_ptr()),
             *(pages.ctypes.data, memory.pages[0].memory.shape[1]),
-            *_arrays(batch).addresses(),
+            *self._strands(batch, len(channels)).addresses(),
             *(memory.num_key_heads, heads, memory.key_dim, width, memory.kernel),
         )
         return read.view(-1, heads, width)
@@ -87,7 +89,7 @@ class RecurrentKernels(CompiledKernels):
             *(channels.data_ptr(), channels.stride(0), taps.data_ptr()),
             *(0 if bias is None else bias.data_ptr(), int(activated), mixed.data_ptr()),
             *(pages.ctypes.data, memory.pages[0].memory.shape[1], matrix_bytes),
-            *_arrays(batch).addresses(),
+            *self._strands(batch, len(channels)).addresses(),
             *(memory.num_channels, memory.kernel),
         )
         return mixed
@@ -111,47 +113,41 @@ class RecurrentKernels(CompiledKernels):
         functions.state_space(
             *(mixed.data_ptr(), mixed.stride(0), decay.data_ptr(), time_step.data_ptr(), skip.data_ptr()),
             *(read.data_ptr(), pages.ctypes.data, memory.pages[0].memory.shape[1]),
-            *_arrays(batch).addresses(),
+            *self._strands(batch, len(mixed)).addresses(),
             *(memory.num_key_heads, heads, memory.key_dim, width),
         )
         return read.view(-1, heads, width)
 
+    def _strands(self, batch: StateBatch, num_tokens: int) -> _Strands:
+        """Return the way of a step's tokens, replayed ones included, which all layers share."""
+        strands: _Strands | None = batch.derived.get(_Strands)
+        if strands is None:
+            strands = batch.derived[_Strands] = self._make_strands(batch.arrays, num_tokens)
+        return strands
 
-def _pages(memory: StateMemory) -> Numbers:
+    def _make_strands(self, arrays: StateArrays, num_tokens: int) -> _Strands:
+        tables, count = arrays.tables, len(arrays.context_lengths)
+        width = 3 + len(tables)
+        made = _Strands(
+            *(
+                torch.empty(shape, dtype=torch.int64)
+                for shape in ((num_tokens,), (count, width), (num_tokens + count, width))
+            )
+        )
+        behind, unsure = arrays.replay_starts, arrays.unsure
+        self._library.strands(
+            *(arrays.query_starts.data_ptr(), arrays.context_lengths.data_ptr(), count),
+            *(tables.data_ptr(), tables.stride(0), tables.stride(1), len(tables), arrays.block_size),
+            *(0 if behind is None else behind.data_ptr(), 0 if unsure is None else unsure.data_ptr()),
+            *(array.data_ptr() for array in made),
+        )
+        return made
+
+
+def _pages(memory: StateMemory) -> npt.NDArray[np.int64]:
     """Return where each page's memory is, its group, and the bytes from a block to the next: int64 [pages, 3]."""
-    parts = [(part.memory.data_ptr(), part.group, part.memory.stride(0)) for part in memory.pages]
-    return np.array(parts, np.int64)
-
-
-def _arrays(batch: StateBatch) -> _StrandArrays:
-    """Return the step's strands, which all layers share."""
-    arrays: _StrandArrays | None = batch.derived.get(_StrandArrays)
-    if arrays is None:
-        arrays = batch.derived[_StrandArrays] = _as_arrays(batch)
-    return arrays
-
-
-def _as_arrays(batch: StateBatch) -> _StrandArrays:
-    tokens: list[int] = []
-    sequences: list[list[int]] = []
-    runs: list[list[int]] = []
-    for strand in batch.strands:
-        nowhere = [0] * len(strand.blocks)
-        fresh, before = strand.fresh.flatten().tolist(), strand.blocks.T.tolist()
-        each = [
-            (run.tokens.tolist(), None if run.blocks is None else run.blocks.T.tolist())
-            for run in strand.runs
-        ]
-        for number, (new, blocks) in enumerate(zip(fresh, before, strict=True)):
-            sequences.append([len(runs), len(runs) + len(each), new, *blocks])
-            for own, kept in each:
-                first = len(tokens)
-                tokens += own[number]
-                places = nowhere if kept is None else kept[number]
-                runs.append([first, len(tokens), kept is not None, *places])
-    width = len(runs[0]) if runs else 3
-    return _StrandArrays(
-        np.array(tokens, np.int64),
-        np.array(sequences, np.int64).reshape(-1, width),
-        np.array(runs, np.int64).reshape(-1, width),
-    )
+    if _PAGES not in memory.derived:
+        parts = [(part.memory.data_ptr(), part.group, part.memory.stride(0)) for part in memory.pages]
+        memory.derived[_PAGES] = np.array(parts, np.int64)
+    pages: npt.NDArray[np.int64] = memory.derived[_PAGES]
+    return pages

@@ -19,7 +19,7 @@ from pageant.kernels.base import NO_BIASES, ExpertBiases
 from pageant.kernels.quantized import GROUP, QuantizedWeight, Weight
 from pageant.kernels.reference import experts as reference
 from pageant.kernels.triton.launching import cdiv, interpreted, next_power_of_2
-from pageant.kernels.triton.mathematics import gate_by, segment_of_tile
+from pageant.kernels.triton.mathematics import gate_by, segment_of_tile, squared_relu
 from pageant.kernels.triton.tuning import product_tiles
 from pageant.kernels.triton.unpacking import load_tile, unit_offsets
 
@@ -107,8 +107,8 @@ def moe(
     biases: ExpertBiases = NO_BIASES,
     unrounded: bool = False,
 ) -> Tensor:
-    """See `Kernels.moe`. Parts of sums, and experts without a gate, are the reference's."""
-    if unrounded or activation == "relu2":
+    """See `Kernels.moe`. Parts of sums are the reference's."""
+    if unrounded:
         return reference.moe(
             x, gate_up, down, weights, experts, activation, biases=biases, unrounded=unrounded
         )
@@ -147,6 +147,7 @@ def moe(
         HIDDEN=hidden,
         INNER=inner,
         ACTIVATION=activation,
+        GATED=activation != "relu2",
         BIASED=biases.gate_up is not None,
         PADDED=first.padded,
         BITS=first.bits,
@@ -261,6 +262,7 @@ def expert_gate_up(
     HIDDEN: tl.constexpr,
     INNER: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
     BIASED: tl.constexpr,
     PADDED: tl.constexpr,
     BITS: tl.constexpr,
@@ -271,7 +273,10 @@ def expert_gate_up(
     FAST: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Program (tile of places, columns): act(x @ gate.T) * (x @ up.T), in the places' order."""
+    """Program (tile of places, columns): act(x @ gate.T) * (x @ up.T), in the places' order.
+
+    Where experts are not `GATED`, there is no `up`, and it is act(x @ gate.T).
+    """
     expert, number = segment_of_tile(starts, EXPERTS, tl.program_id(0), ROWS)
     row = tl.load(starts + expert) + number * ROWS + tl.arange(0, ROWS)
     stop = tl.load(starts + expert + 1)
@@ -281,7 +286,7 @@ def expert_gate_up(
     token = tl.load(order + row, mask=there, other=0) // TOP_K
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     lines = x + token.to(tl.int64)[:, None] * stride
-    gates = tl.cast(expert, tl.int64) * (2 * INNER) + tl.minimum(column, INNER - 1)
+    gates = tl.cast(expert, tl.int64) * ((1 + GATED) * INNER) + tl.minimum(column, INNER - 1)
     dtype: tl.constexpr = middle.dtype.element_ty
     gate = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
     up = tl.zeros([ROWS, COLUMNS], dtype=tl.float32)
@@ -291,23 +296,32 @@ def expert_gate_up(
         gate_low, gate_high = load_tile(
             values, scales, gates[:, None], start, PADDED, BITS, DEPTH, EVEN, FAST, False, dtype
         )
-        up_low, up_high = load_tile(
-            values, scales, (gates + INNER)[:, None], start, PADDED, BITS, DEPTH, EVEN, FAST, False, dtype
-        )
+        if GATED:
+            up_low, up_high = load_tile(
+                values, scales, (gates + INNER)[:, None], start, PADDED, BITS, DEPTH, EVEN, FAST, False, dtype
+            )
         left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < HIDDEN), other=0.0)
         gate = tl.dot(left, tl.trans(gate_low), gate, input_precision=PRECISION)
-        up = tl.dot(left, tl.trans(up_low), up, input_precision=PRECISION)
+        if GATED:
+            up = tl.dot(left, tl.trans(up_low), up, input_precision=PRECISION)
         if BITS < 8:
             depth += 32
             left = tl.load(lines + depth[None, :], mask=there[:, None] & (depth[None, :] < HIDDEN), other=0.0)
             gate = tl.dot(left, tl.trans(gate_high), gate, input_precision=PRECISION)
-            up = tl.dot(left, tl.trans(up_high), up, input_precision=PRECISION)
+            if GATED:
+                up = tl.dot(left, tl.trans(up_high), up, input_precision=PRECISION)
     if BIASED:
         gate += tl.load(biases + gates).to(tl.float32)[None, :]
-        up += tl.load(biases + gates + INNER).to(tl.float32)[None, :]
+        if GATED:
+            up += tl.load(biases + gates + INNER).to(tl.float32)[None, :]
+    if GATED:
+        acted = gate_by(gate.to(dtype), up.to(dtype), ACTIVATION, dtype)
+    else:
+        tl.static_assert(ACTIVATION == "relu2")
+        acted = squared_relu(gate.to(dtype).to(tl.float32)).to(dtype)
     tl.store(
         middle + row.to(tl.int64)[:, None] * INNER + column[None, :],
-        gate_by(gate.to(dtype), up.to(dtype), ACTIVATION, dtype),
+        acted,
         mask=there[:, None] & (column[None, :] < INNER),
     )
 

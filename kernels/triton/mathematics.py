@@ -43,6 +43,13 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def squared_relu(x):
+    """Return the square of what is above zero of x, float32. NaN stays NaN."""
+    above = tl.where(x < 0.0, 0.0, x)
+    return above * above
+
+
+@triton.jit
 def clamped_swiglu(gate, up):
     """Return gpt-oss's gating of two float32 factors; see `Kernels.clamped_swiglu`. NaN stays NaN."""
     gate = tl.where(gate > 7.0, 7.0, gate)

@@ -30,6 +30,7 @@ from tests.integration.test_kv_8_bits import (
     crowd,
     tokens_of,
 )
+from tests.models.ready.test_fp8 import written
 from tests.mtp_models import drafting_well
 
 MTP = {"method": "mtp", "tokens": 3, "adaptive": False}
@@ -75,6 +76,24 @@ def test_greedy_tokens_are_those_of_transformers(drafting: Callable[[str], Any],
         counters = llm.scheduler_statistics().counters
     assert found == [saved.greedy(prompt, 40) for prompt in prompts]
     assert counters["drafts_proposed"] > counters["drafts_accepted"] > 0.05 * counters["drafts_proposed"]
+
+
+def test_drafts_of_a_block_fp8_checkpoint_change_no_token(
+    drafting: Callable[[str], Any], tmp_path: Path
+) -> None:
+    """DeepSeek V3 and R1 are published so: the layer that drafts comes in blocks of FP8 too, but for `eh_proj`."""
+    saved = drafting("deepseek_v3")
+    written(saved, tmp_path, "block", ("eh_proj",))
+    prompts = [[5, 80, 33], [7 + 3 * place % 200 for place in range(50)], [9, 10, 11] * 6]
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    said = []
+    for speculation in (None, MTP):
+        settings = {"placement": "one", "progress": False, "threads": 1, "num_blocks": 300}
+        with pageant.LLM(tmp_path, **settings, skip_tokenizer_init=True, speculation=speculation) as llm:
+            said.append(tokens_of(llm.generate(prompts, params)))
+            counters = llm.scheduler_statistics().counters
+    assert said[0] == said[1]
+    assert counters["drafts_accepted"] > 0.05 * counters["drafts_proposed"]
 
 
 def test_rows_of_adapters_have_the_tokens_that_they_have_without_drafts(

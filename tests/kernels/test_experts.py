@@ -20,6 +20,7 @@ GATINGS = {
     "gelu": lambda gate, up: F.gelu(gate) * up,
     "gelu_tanh": lambda gate, up: F.gelu(gate, approximate="tanh") * up,
     "clamped_swiglu": clamped_swiglu,
+    "relu2": lambda before: before.relu().square(),
 }
 
 
@@ -115,15 +116,16 @@ def naive(
             inner = gate_up[expert].double() @ x[token].double()
             if biases.gate_up is not None:
                 inner = inner + biases.gate_up[expert]
-            made = down[expert].double() @ GATINGS[activation](*inner.chunk(2))
+            parts = (inner,) if activation == "relu2" else inner.chunk(2)
+            made = down[expert].double() @ GATINGS[activation](*parts)
             output[token] += weight * (made if biases.down is None else made + biases.down[expert])
     return output
 
 
-def make(tokens: int, top_k: int, num_experts: int = 5) -> tuple[Tensor, ...]:
+def make(tokens: int, top_k: int, num_experts: int = 5, *, activation: str = "silu") -> tuple[Tensor, ...]:
     """x, gate_up, down, weights, experts: hidden size 6, inner size 4."""
     experts = torch.stack([torch.randperm(num_experts)[:top_k] for _ in range(tokens)] or [])
-    shapes = ((tokens, 6), (num_experts, 8, 6), (num_experts, 6, 4))
+    shapes = ((tokens, 6), (num_experts, 4 if activation == "relu2" else 8, 6), (num_experts, 6, 4))
     return (*(torch.randn(shape) for shape in shapes), torch.rand(tokens, top_k), experts)
 
 
@@ -133,8 +135,8 @@ def make(tokens: int, top_k: int, num_experts: int = 5) -> tuple[Tensor, ...]:
 def test_each_token_gets_the_weighted_sum_of_its_experts(
     backend: Kernels, tokens: int, top_k: int, activation: str, biased: bool
 ) -> None:
-    x, *rest = make(tokens, top_k)
-    biases = ExpertBiases(torch.randn(5, 8) * 8, torch.randn(5, 6)) if biased else NO_BIASES
+    x, *rest = make(tokens, top_k, activation=activation)
+    biases = ExpertBiases(torch.randn(rest[0].shape[:2]) * 8, torch.randn(5, 6)) if biased else NO_BIASES
     before = x.clone()
     output = backend.moe(x, *rest, activation, biases=biases)
     expected = naive(x, *rest, activation, biases)
@@ -153,14 +155,14 @@ def test_an_expert_that_many_or_none_choose_changes_nothing(backend: Kernels) ->
     torch.testing.assert_close(output.double(), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu"])
+@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu", "relu2"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_experts_in_16_bits_err_by_their_own_rounding_only(
     backend: Kernels, dtype: torch.dtype, activation: str
 ) -> None:
-    x, gate_up, down, weights, experts = make(16, 4)
+    x, gate_up, down, weights, experts = make(16, 4, activation=activation)
     x, gate_up, down = x.to(dtype), gate_up.to(dtype), down.to(dtype)
-    biases = ExpertBiases(torch.randn(5, 8).to(dtype), torch.randn(5, 6).to(dtype))
+    biases = ExpertBiases(torch.randn(gate_up.shape[:2]).to(dtype), torch.randn(5, 6).to(dtype))
     output = backend.moe(x, gate_up, down, weights, experts, activation, biases=biases)
     assert output.dtype == dtype
     expected = naive(x, gate_up, down, weights, experts, activation, biases)

@@ -27,6 +27,11 @@ class StateTokens(NamedTuple):
     replayed: Int64  # [S]
     unsure: Int64  # [S]
 
+    @property
+    def are_plain(self) -> bool:
+        """Tell whether states take in all of the step's own tokens and no others."""
+        return not (self.replayed.any() or self.unsure.any())
+
     def voided(self, sequences: Int64, query_starts: Int32) -> StateTokens:
         """Return the same, with none of the own tokens of some sequences taken in."""
         unsure = self.unsure.copy()

@@ -180,7 +180,7 @@ class StepGraphs:
         plain = not (inputs.adapted or inputs.embedded or inputs.encoded) and inputs.ancestors is None
         plain = plain and inputs.rotary is None
         if inputs.states is not None:  # what is kept of drafts, and replayed, goes through the host
-            plain = plain and not (inputs.states.replayed.any() or inputs.states.unsure.any())
+            plain = plain and inputs.states.are_plain
         return self._capture is not None and plain and self._shape_of(inputs) is not None
 
     def shapes(self) -> Iterator[GraphShape]:

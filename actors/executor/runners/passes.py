@@ -69,7 +69,6 @@ class Passes:
             and isinstance(decoder.kernels, RecordingKernels)
             and not decoder.taps
             and decodes(decoder)
-            and not decoder.spec.is_recurrent  # C++ takes each step's sequences as numbers of the host
         ):
             self._programs = StepPrograms(
                 self.forward,
@@ -83,6 +82,7 @@ class Passes:
                 last_drawn=last_drawn,
                 clock=clock,
                 check=None if operations is None else operations.stage.check,
+                taken_in=kv_caches if decoder.spec.is_recurrent else (),
             )
 
     def run(

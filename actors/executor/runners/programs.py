@@ -1,4 +1,4 @@
-"""Small steps on a CPU as recorded calls of kernels, made again without Python between them.
+"""Small steps on a CPU as recorded calls of kernels and of torch, made again without Python between them.
 
 A recording is bound to how many tokens and sequences a step has, and to where its inputs are; so inputs are copied
 to where all recordings read them. What the tokens are, and how many belong to which sequence, is free. A step is
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from enum import Enum, auto
 
@@ -28,7 +29,7 @@ from torch import Tensor
 from pageant.actors.executor.batch.inputs import Packed, SamplingColumns, StepInputs
 from pageant.actors.executor.runners.graphs import Forward
 from pageant.actors.executor.runners.guided_ends import Awaiting, GuidedEnds, Logits, ShapeEnd, unheld
-from pageant.kernels.base import AttentionBatch, SamplingTensors
+from pageant.kernels.base import AttentionBatch, KVCache, SamplingTensors
 from pageant.kernels.quantized import QuantizedWeight
 from pageant.kernels.recording import RecordingKernels
 from pageant.kernels.tiled import LinearWeight
@@ -74,6 +75,8 @@ class StepPrograms:
         last_drawn: int64 [rows of the batch], the token that each drew last.
         clock: to tell how long steps take, by which it is decided how long they wait for masks.
         check: raises what a replay met and could not raise; None where nothing can fail.
+        taken_in: caches with states that take in a step's tokens, which may happen once only. To record a step is to
+            compute it, before it is played or refused; so their blocks are then given back what they held.
     """
 
     def __init__(
@@ -90,9 +93,11 @@ class StepPrograms:
         last_drawn: Tensor,
         clock: Callable[[], float],
         check: Callable[[], None] | None = None,
+        taken_in: Sequence[KVCache] = (),
     ) -> None:
         self._forward = forward
         self._check = check
+        self._taken_in, self._block_size = taken_in, block_size
         self._logits = logits
         self._halved_head = head if isinstance(head, QuantizedWeight) and head.in_halves else None
         self._kernels = kernels
@@ -152,7 +157,7 @@ class StepPrograms:
         self._write(inputs)
         if ancestors is not None:
             self._ancestors[: len(ancestors)] = torch.from_numpy(ancestors)
-        return self._play(shape, lambda: self._hidden(inputs, with_trees=ancestors is not None))
+        return self._play(shape, inputs, lambda: self._hidden(inputs, with_trees=ancestors is not None))
 
     def logits(self, inputs: StepInputs) -> Tensor | None:
         """Return the logits [T, V] after each of a step's tokens, good until the next call, or None where it is not for
@@ -171,7 +176,7 @@ class StepPrograms:
             shape.logits = unheld(self._logits(hidden))
             return hidden
 
-        return None if self._play(shape, run) is None else shape.logits
+        return None if self._play(shape, inputs, run) is None else shape.logits
 
     def draw(self, inputs: StepInputs) -> npt.NDArray[np.int64] | Awaiting | None:
         """Return the tokens [T] that are drawn after those of a step; where a mask has not come, what they are to be
@@ -191,7 +196,7 @@ class StepPrograms:
             if shape.guided.held is not held:  # they may be elsewhere than they were when it was recorded
                 shape.guided.held, shape.replay = held, None
             self._ends.write(shape.guided, guided, len(inputs.rows))
-        drawn = self._play(shape, lambda: self._tokens(inputs, shape))
+        drawn = self._play(shape, inputs, lambda: self._tokens(inputs, shape))
         if drawn is None:
             return None
         if guided is not None and (awaiting := self._ends.awaiting(shape.guided)) is not None:
@@ -203,9 +208,14 @@ class StepPrograms:
         return token_ids
 
     def _shape_of(self, kind: _Kind, inputs: Packed) -> _Shape | None:
-        """Return the shape of the step, if it is not too large, came before, and can be recorded."""
+        """Return the shape of the step, if it is not too large, came before, and can be recorded.
+
+        Steps whose tokens recurrent layers keep for later, or take in only now, are not: how many is another in each.
+        """
         tokens, sequences = len(inputs.positions), len(inputs.context_lengths)
         if tokens > _TOKENS_MAX or sequences > self._seqs_max:
+            return None
+        if inputs.states is not None and not inputs.states.are_plain:
             return None
         key = kind, tokens, sequences
         shape = self._shapes.get(key)
@@ -219,11 +229,11 @@ class StepPrograms:
         is_long = tokens > max(_TOKENS_FEW, sequences)
         return None if shape.refused or (is_long and shape.came < _LONG_COME) else shape
 
-    def _play(self, shape: _Shape, run: Callable[[], Tensor]) -> Tensor | None:
+    def _play(self, shape: _Shape, inputs: Packed, run: Callable[[], Tensor]) -> Tensor | None:
         """Play what is recorded of the shape, or compute what `run` computes now."""
         if shape.replay is None:
             try:
-                with torch.inference_mode():
+                with torch.inference_mode(), self._given_back(inputs):
                     shape.replay, shape.drawn = self._kernels.capture(run), None
             except RuntimeError as error:
                 log.debug("steps are not recorded: %s", error)
@@ -233,6 +243,18 @@ class StepPrograms:
         if self._check is not None:
             self._check()
         return result
+
+    @contextmanager
+    def _given_back(self, inputs: Packed) -> Iterator[None]:
+        """Give the blocks of states that a step writes to back what they held before, at the end of the context."""
+        blocks = torch.from_numpy(np.unique(inputs.slots // self._block_size))
+        parts = [part for cache in self._taken_in for part in cache]
+        held = [part[blocks] for part in parts]
+        try:
+            yield
+        finally:
+            for part, before in zip(parts, held, strict=True):
+                part[blocks] = before
 
     def _hidden(self, inputs: Packed, *, with_trees: bool = False) -> Tensor:
         """Compute hidden states of a step of the shape of `inputs`, which have been written."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from pageant.kernels.cpu import recorded_torch
 from pageant.kernels.cpu.recording import NotRecordable
 
 
@@ -108,20 +109,84 @@ def test_every_kind_of_argument_crosses(cpu):
 
 
 @pytest.mark.parametrize(
-    "outside",
+    "between",
     [
         lambda x: x + x,
-        lambda x: x.mul_(2),
-        lambda x: x.t().reshape(-1, 4),
-        lambda x: torch.nn.functional.linear(x, x),
-        lambda x: torch.zeros(3),
+        lambda x: (x * 3).mul_(x),
+        lambda x: x.t().reshape(-1, 8),
+        lambda x: x.t().contiguous(),
+        lambda x: torch.cat([x.double().sigmoid().float()[:, :4], x.view(8, 2, 4)[:, 1]], dim=1),
+        lambda x: x.topk(3, dim=-1)[0].argsort(dim=-1, descending=True, stable=True) + x[:, :3],
+        lambda x: x.masked_fill(
+            torch.ones_like(x, dtype=torch.bool).scatter_(1, x[:, :2].long().clamp_(0, 7), False), 2
+        ),
     ],
 )
-def test_what_is_computed_elsewhere_is_refused_and_harms_nothing(cpu, outside):
+@torch.inference_mode()
+def test_what_torch_computes_in_between_is_computed_again(cpu, between):
+    x, weight = torch.randn(8, 8), torch.randn(8, 8)
+
+    def run():
+        made = between(cpu.linear(x, weight))
+        return between(cpu.linear(made[:, :1].expand(8, 8).contiguous(), weight))
+
+    again = cpu.capture(run)
+    for _ in range(2):
+        x.copy_(torch.randn(8, 8))
+        assert torch.equal(again(), run())
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [
+        lambda x: torch.nn.functional.linear(x, x),
+        lambda x: torch.zeros(8, 8),
+        lambda x: x.sub_(1),
+        lambda x: x[x[:, 0] > 0],
+        lambda x: x * torch.tensor([2.0]),
+        lambda x: x * float(x[0, 0]),
+    ],
+)
+def test_what_cannot_be_computed_again_is_refused_and_harms_nothing(cpu, outside):
     x = torch.randn(8, 8)
     with pytest.raises(NotRecordable, match="aten"):
         cpu.capture(lambda: cpu.silu_and_mul(outside(x)))
     assert torch.equal(cpu.capture(lambda: cpu.silu_and_mul(x))(), cpu.silu_and_mul(x))
+
+
+def test_the_reference_is_not_recorded_where_it_may_look_at_numbers(cpu):
+    experts = torch.zeros(2, 1, dtype=torch.int64)
+    stack = torch.randn(1, 4, 4, dtype=torch.float64)
+    x, ones = torch.randn(2, 4, dtype=torch.float64), torch.ones(2, 1)
+    with pytest.raises(NotRecordable, match="the reference computes moe"):
+        cpu.capture(lambda: cpu.moe(x, stack, stack[..., :2], ones, experts, "silu"))
+
+
+def test_an_operation_of_torch_that_fails_ends_the_replay_and_is_raised(cpu, monkeypatch):
+    x, weight = torch.randn(1, 4), torch.ones(4)
+    fails, normed = [], []
+
+    def multiply(out, *factors, **named):
+        if fails:
+            raise MemoryError("none left")
+        torch.mul(*factors, out=out)
+
+    monkeypatch.setitem(recorded_torch._INTO, torch.ops.aten.mul.Tensor, None)
+    monkeypatch.setitem(recorded_torch._OTHERS, torch.ops.aten.mul.Tensor, multiply)
+
+    def run():
+        normed.append(cpu.rms_norm(x * 2.0, weight, 1e-6))
+        return normed[-1]
+
+    again = cpu.capture(run)
+    before = again().clone()
+    x.copy_(torch.randn(1, 4))
+    fails.append(True)
+    with pytest.raises(MemoryError, match="none left"):
+        again()
+    assert torch.equal(normed[0], before), "what comes after it has been left out"
+    fails.clear()
+    assert torch.equal(again(), cpu.rms_norm(x * 2.0, weight, 1e-6))
 
 
 def test_recording_does_not_load_torchs_compiler():
@@ -130,7 +195,7 @@ def test_recording_does_not_load_torchs_compiler():
 import sys, torch
 from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.recording import Recorder
-with Recorder(Arena(lasting=True)):
+with Recorder(Arena(lasting=True), [], lambda: None):
     torch.empty(4)[:2]
 print(sorted({"torch._dynamo", "torch._inductor"} & set(sys.modules)))
 """

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +15,15 @@ from safetensors.torch import load_file, save_file
 
 from pageant import kernels
 from pageant.kernels.base import AttentionBatch
+from pageant.kernels.quantized import QuantizedWeight, dequantize
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.errors import CheckpointError
 from pageant.models.heads.mtp import MTPLayer, load_mtp_layer
 from pageant.models.loading import load_decoder
+from pageant.models.mtp import find_mtp
+from pageant.models.placing import as_rows
 from pageant.scripts.samples.mtp_model import MTPModel
+from tests.models.ready.test_fp8 import written
 from tests.mtp_models import random_mtp
 
 FAMILIES = (
@@ -201,3 +206,25 @@ def test_configurations_say_nothing_that_tensors_do_not(
     del config["num_nextn_predict_layers"]
     (folder / "config.json").write_text(json.dumps(config))
     assert _load(folder)[1].spec.num_layers == 1
+
+
+@pytest.mark.parametrize("kind", ["block", "row", "tensor"])
+@pytest.mark.parametrize("name", ["deepseek_v3_grouped", "glm4_moe", "qwen3_next"])
+def test_a_layer_of_an_fp8_checkpoint_is_as_near_as_8_bits_are(
+    drafting: Callable[[str], tuple[MTPModel, Path]], tmp_path: Path, name: str, kind: str
+) -> None:
+    """Compare each weight with the checkpoint dequantised. DeepSeek's has `eh_proj` dense, others do not."""
+    dense = written(SimpleNamespace(path=drafting(name)[1]), tmp_path, kind, ("eh_proj",) * (kind == "block"))
+    _, layer = _load(tmp_path)
+    found = find_mtp(Checkpoint(tmp_path))
+    kept = 0
+    for weight, place in found.places.items():
+        held = layer.weight(place)
+        expected = as_rows(dense[found.tensors[weight].name].float(), place)
+        if isinstance(held, QuantizedWeight):
+            kept += 1
+            assert (dequantize(held, torch.float32) - expected).norm() / expected.norm() < 0.006, weight
+        elif place.plus == 0:
+            torch.testing.assert_close(held, expected, rtol=1e-6, atol=1e-6)
+    assert kept >= 6
+    assert _run(layer, torch.arange(6, 15), torch.randn(9, layer.spec.hidden_size)).isfinite().all()

@@ -4,7 +4,7 @@
 #include "base/exponential.h"
 #include "base/rows.h"
 
-enum : int64_t { SILU, GELU, GELU_TANH, CLAMPED_SWIGLU };  // as Python says which
+enum : int64_t { SILU, GELU, GELU_TANH, CLAMPED_SWIGLU, RELU2 };  // as Python says which
 
 // Of numbers whose results are rounded to T.
 struct Silu {
@@ -19,6 +19,15 @@ struct GeluTanh {
     template <class T>
     static vf of(vf x) {
         return 0.5f * x * (1.0f + hyperbolic_tangent(0.79788456f * (x + 0.044715f * x * x * x)));
+    }
+};
+
+// The square of what is above zero, of a number that no gate goes with. NaN stays NaN.
+struct Relu2 {
+    template <class T>
+    static vf of(vf x) {
+        const vf above = x < 0.0f ? vf{} : x;
+        return above * above;
     }
 };
 
@@ -52,4 +61,9 @@ inline void act_and_mul_row(const T* gate, T* y, int64_t n) {
     along(n, [&](int64_t i, int count) {
         put(y + i, Gate::template of<T>(get(gate + i, count), get(gate + n + i, count)), count);
     });
+}
+// y [n] = the activation of a row [n].
+template <class Activation, class T>
+inline void act_row(const T* x, T* y, int64_t n) {
+    along(n, [&](int64_t i, int count) { put(y + i, Activation::template of<T>(get(x + i, count)), count); });
 }

@@ -66,6 +66,9 @@ bool& cut_short() {
 
 void end_replay() { cut_short() = true; }
 
+// For a function of the caller's that could not do what is recorded of it.
+EXPORT void pageant_stop_replay() { end_replay(); }
+
 EXPORT void pageant_replay(Call* calls, int64_t count) {
     cut_short() = false;
     int64_t next = 0;

@@ -22,13 +22,14 @@ template <class T>
 struct Layer {
     const T* x;
     int64_t x_stride;
-    const T *gate_up_bias, *down_bias;  // [experts, ...], or null
+    const T *first_bias, *down_bias;  // [experts, ...], or null
     const float* weights;
     const int64_t* chosen;  // as weights: [tokens, top_k]
     T* y;
     float* unrounded;  // results go here instead of to y, where it is not null
     int64_t tokens, top_k, experts, hidden, inner;
-    void (*act_and_mul)(const T* gate, T* y, int64_t n);
+    int64_t parts;  // of what comes before the activation: a gate and what it lets through, or one
+    void (*activate)(const T* before, T* y, int64_t n);
 };
 
 // A matrix [outputs, inputs] for each expert, one after another: of T's, or quantised to so many bits.
@@ -121,8 +122,8 @@ void weighted_sums(int64_t tokens, int64_t top_k, int64_t hidden, const float* w
 }
 
 template <class T>
-void moe(const Layer<T>& layer, const Stack& into_gate_up, const Stack& down) {
-    const int64_t hidden = layer.hidden, inner = layer.inner;
+void moe(const Layer<T>& layer, const Stack& into, const Stack& down) {
+    const int64_t hidden = layer.hidden, inner = layer.inner, middle = layer.parts * inner;
     Grouping grouping(layer.chosen, layer.tokens, layer.top_k, layer.experts);
     const int64_t pairs = grouping.rows();
     const auto sum_up = [&](const auto* made, auto* to) {
@@ -130,14 +131,14 @@ void moe(const Layer<T>& layer, const Stack& into_gate_up, const Stack& down) {
         weighted_sums(layer.tokens, layer.top_k, hidden, layer.weights, row_of, made, to);
     };
     // Not cleared: all of it is written before it is read.
-    std::unique_ptr<T[]> rows(new T[pairs * hidden]), gate_up(new T[pairs * 2 * inner]), acted(new T[pairs * inner]);
+    std::unique_ptr<T[]> rows(new T[pairs * hidden]), before(new T[pairs * middle]), acted(new T[pairs * inner]);
     for_rows(pairs, hidden, [&](int64_t row) {
         std::memcpy(rows.get() + row * hidden, layer.x + grouping.token_of[row] * layer.x_stride,
                     hidden * sizeof(T));
     });
-    products<T>(grouping, rows.get(), into_gate_up, layer.gate_up_bias, gate_up.get(), nullptr, hidden, 2 * inner);
-    for_rows(pairs, 2 * inner, [&](int64_t row) {
-        layer.act_and_mul(gate_up.get() + row * 2 * inner, acted.get() + row * inner, inner);
+    products<T>(grouping, rows.get(), into, layer.first_bias, before.get(), nullptr, hidden, middle);
+    for_rows(pairs, middle, [&](int64_t row) {
+        layer.activate(before.get() + row * middle, acted.get() + row * inner, inner);
     });
     if (layer.unrounded) {
         std::unique_ptr<float[]> made(new float[pairs * hidden]);
@@ -195,7 +196,8 @@ void route(const T* logits, int64_t stride, int64_t tokens, int64_t experts, int
 }
 
 template <class T>
-auto act_and_mul_of(int64_t activation) {
+auto activation_of(int64_t activation) {
+    if (activation == RELU2) return act_row<Relu2, T>;
     void (*found)(const T*, T*, int64_t) = act_and_mul_row<ClampedSwiglu, T>;
     if (activation != CLAMPED_SWIGLU)
         with_activation(activation, [&](auto act) { found = act_and_mul_row<Gating<decltype(act)>, T>; });
@@ -213,7 +215,7 @@ auto act_and_mul_of(int64_t activation) {
                                      float* unrounded, int64_t tokens, int64_t top_k, int64_t experts,      \
                                      int64_t hidden, int64_t inner, int64_t activation) {                   \
         Layer<T> layer{x, x_stride, gate_up_bias, down_bias, weights, chosen, y, unrounded, tokens, top_k,  \
-                       experts, hidden, inner, act_and_mul_of<T>(activation)};                              \
+                       experts, hidden, inner, activation == RELU2 ? 1 : 2, activation_of<T>(activation)};  \
         const Stack up{gate_up, gate_up_scales, bits, alike, in_tiles != 0};                                \
         const Stack out{down, down_scales, bits, alike, in_tiles != 0};                                     \
         moe(layer, up, out);                                                                                \

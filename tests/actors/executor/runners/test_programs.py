@@ -218,10 +218,10 @@ def test_recorded_steps_draw_what_masks_allow_whenever_those_come(demo, options,
 def test_steps_with_long_prompts_are_recorded_only_if_they_come_often(demo, options):
     runner = TorchRunner(RunnerConfig(model=demo, **options | {"backend": "cpu"}))
     programs = runner._passes._programs
-    few, many = SimpleNamespace(positions=range(64)), SimpleNamespace(positions=range(65))
+    few, many = (SimpleNamespace(positions=range(count), states=None) for count in (64, 65))
     few.context_lengths = many.context_lengths = range(2)
     found = [programs._shape_of(_Kind.HIDDEN, step) is not None for step in [few] * 3 + [many] * 9]
     assert found == [False, True, True, *[False] * 7, True, True]
-    decodes = SimpleNamespace(positions=range(65), context_lengths=range(65))
+    decodes = SimpleNamespace(positions=range(65), context_lengths=range(65), states=None)
     programs._seqs_max = 65
     assert [programs._shape_of(_Kind.TOKENS, decodes) is not None for _ in range(2)] == [False, True]
