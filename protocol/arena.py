@@ -97,6 +97,11 @@ class Arena:
         finally:
             os.close(file)
 
+    @property
+    def address(self) -> int:
+        """Return the address of the memory, which lives as long as `bytes`."""
+        return int(self.bytes.ctypes.data)
+
     def populate(self, start: int, end: int) -> None:
         """Have the system provide pages now: their faults would make the first copies slow. May take seconds."""
         try:
@@ -131,6 +136,11 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 def checksums(words: npt.NDArray[Any], generation: int) -> UInt64:
     """Return the checksum of each of N parts, uint64 [N]. words: uint64 [N, W], or uint8 [N, W]."""
     sums = np.einsum("ij->i", words) if words.dtype == np.uint64 else words.sum(axis=1, dtype=np.uint64)
+    return with_generation(sums, generation)
+
+
+def with_generation(sums: UInt64, generation: int) -> UInt64:
+    """Return the checksums of parts in a slot of that generation, uint64 [N], by the sums of their words."""
     with np.errstate(over="ignore"):
         return np.asarray(sums + np.uint64(_mixed(generation)), np.uint64)
 

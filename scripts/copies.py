@@ -7,6 +7,10 @@ from typing import Literal
 import numpy as np
 
 from pageant.actors.executor.tiers.stored_memory import HostBlocks, SlotLayout, StoredMemory
+from pageant.kernels.cpu.build import BuildError
+from pageant.kernels.cpu.copying import copier
+from pageant.kernels.cpu.library import load_library
+from pageant.kernels.host_copies import CopyParts, copy_parts
 from pageant.protocol.arena import Arena, SlotState, joined
 from pageant.protocol.arrays import int32, int64
 from pageant.protocol.storing import ArenaRef, MoveStored
@@ -23,7 +27,7 @@ class Copies:
         self.caches = [chance.integers(0, 256, (blocks, width), np.uint8) for _ in range(2 * layers)]
         layout = SlotLayout.of([(heads, head_bytes)] * 2 * layers)
         self.num_bytes = blocks * layout.parts_bytes
-        self._memory = StoredMemory(HostBlocks(self.caches), layout)
+        self._memory = StoredMemory(HostBlocks(self.caches), layout, copy=_copier())
         self._arena = Arena.create(blocks * layout.slot_bytes)
         self._arena.populate(0, self._arena.num_bytes)
         names = [number.to_bytes(16, "little") for number in range(blocks)]
@@ -57,3 +61,11 @@ class Copies:
     def memcpy(self) -> None:
         """Copy as many bytes at once."""
         np.copyto(self._copy, self._bytes)
+
+
+def _copier() -> CopyParts:
+    """Return the copies of executors on this machine's CPU."""
+    try:
+        return copier(load_library())
+    except BuildError:
+        return copy_parts

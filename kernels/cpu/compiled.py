@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pageant.kernels.cpu.arena import Arena
 from pageant.kernels.cpu.choices import ROWS_ALIKE, ROWS_OWN_MAX
+from pageant.kernels.cpu.copying import copier
 from pageant.kernels.cpu.library import Functions, Library, load_library
 from pageant.kernels.cpu.recording import (
     NotRecordable,
@@ -55,6 +56,8 @@ class CompiledKernels:
     def __init__(self, level: str | None = None, *, deterministic: bool = False) -> None:
         self._library = load_library(level)
         self.level = self._library.level
+        self.copy_parts = copier(self._library)
+        """See `pageant.kernels.host_copies`."""
         self._functions = _functions(self._library)
         self._arena = Arena(lasting=True)
         self._large: Arena | None = Arena(lasting=False)

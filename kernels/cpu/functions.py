@@ -182,6 +182,10 @@ _DECLARED: dict[str, tuple[str, ...]] = {
         "void gate(const int64_t* table, const int64_t* slots, const int64_t* expected, int64_t count, const "
         "int64_t* patience, int64_t ends, int64_t* outcome)",
     ),
+    "base/copies.cpp": (
+        "void copy_parts(int64_t runs, uint8_t* const* sources, uint8_t* const* destinations, const int64_t* counts, "
+        "const int64_t* part_bytes, const int64_t* in_words, uint64_t* sums)",
+    ),
     "base/threads.cpp": (
         "void use_threads(void* count_function)",
         "int64_t threads()",

@@ -22,6 +22,7 @@ from pageant.actors.executor.tiers.stored_memory import (
 )
 from pageant.actors.runtime.version import VERSION
 from pageant.kernels.base import KVCache
+from pageant.kernels.host_copies import CopyParts, copy_parts
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.sharding import Shard
 from pageant.protocol.block_names import NAME_BYTES
@@ -42,6 +43,7 @@ def stored_memory(
     kernels: str,
     dtype: str,
     windows: tuple[int | None, ...],
+    copy: CopyParts = copy_parts,
 ) -> StoredMemory | None:
     """Return a runner's side of a store; None for stages of a model whose layers are in several groups.
 
@@ -49,6 +51,7 @@ def stored_memory(
         caches: all of the runner's, those of drafts included.
         kernels: the name of their backend, with its level.
         dtype: of the weights.
+        copy: the backend's copies in the host's memory.
     """
     shard = config.shard
     if shard is not None and shard.stage.count > 1 and len(windows) > 1:
@@ -71,7 +74,7 @@ def stored_memory(
         kind.update(repr(part).encode() + b"\0")
     on_host = rows[0].device.type == "cpu"
     blocks: CachedBlocks = HostBlocks([row.numpy() for row in rows]) if on_host else DeviceBlocks(rows)
-    return StoredMemory(blocks, layout, kind.digest())
+    return StoredMemory(blocks, layout, kind.digest(), copy=copy)
 
 
 def _each(caches: Sequence[KVCache]) -> Iterator[Tensor]:
@@ -118,10 +121,12 @@ class DeviceBlocks:
         self._device = caches[0].device
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._passing = torch.empty(GATHERED, sum(self._widths), dtype=torch.uint8, pin_memory=True)
+        # Where each cache's bytes are in a row that passes.
+        self._offsets = np.cumsum([0, *self._widths[:-1]], dtype=np.int64)
         self._written: list[int] = []
 
     @torch.inference_mode()
-    def read(self, blocks: Sequence[int]) -> Iterator[Sequence[npt.NDArray[np.uint8]]]:
+    def read(self, blocks: Sequence[int]) -> Iterator[npt.NDArray[np.int64]]:
         """See `CachedBlocks`."""
         for start in range(0, len(blocks), GATHERED):
             some = blocks[start : start + GATHERED]
@@ -130,15 +135,17 @@ class DeviceBlocks:
                 rows = torch.cat([cache.index_select(0, index) for cache in self._caches], dim=1)
                 self._passing[: len(some)].copy_(rows, non_blocking=True)
                 self._stream.synchronize()
-            for row in self._passing[: len(some)]:
-                yield [part.numpy() for part in torch.split(row, self._widths)]
+            yield from map(self._row, range(len(some)))
 
-    def write(self, block: int, parts: Sequence[npt.NDArray[np.uint8]]) -> None:
+    def place(self, block: int) -> npt.NDArray[np.int64]:
         """See `CachedBlocks`."""
-        np.concatenate(parts, out=self._passing[len(self._written)].numpy())
-        self._written.append(block)
         if len(self._written) == GATHERED:
             self.flush()
+        self._written.append(block)
+        return self._row(len(self._written) - 1)
+
+    def _row(self, number: int) -> npt.NDArray[np.int64]:
+        return self._passing[number].data_ptr() + self._offsets
 
     @torch.inference_mode()
     def flush(self) -> None:

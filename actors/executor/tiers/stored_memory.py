@@ -8,27 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from pageant.kernels.host_copies import CopyParts, PartCopies, copy_parts
 from pageant.protocol.arena import (
     CHECKSUM_BYTES,
     HEADER,
     Arena,
     SlotState,
     aligned,
-    checksums,
     split,
-    sum_of_parts,
-    sum_of_sums,
+    with_generation,
 )
 from pageant.protocol.storing import MoveStored
 
 __all__ = ["CachedBlocks", "HostBlocks", "Region", "SlotLayout", "StoredMemory"]
 
 Bools = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+UInt64 = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]
 
 
@@ -132,33 +133,40 @@ class LayoutShare:
 
 
 class CachedBlocks(Protocol):
-    """Blocks of a rank's KV cache."""
+    """Blocks of a rank's KV cache, as memory of the host that is read and written by its addresses."""
 
-    def read(self, blocks: Sequence[int]) -> Iterator[Sequence[UInt8]]:
-        """Yield the bytes of each block, uint8 [bytes] for each cache, valid until the next."""
+    def read(self, blocks: Sequence[int]) -> Iterator[Int64]:
+        """Yield where the bytes of each block are, int64 addresses [caches], valid until the next."""
 
-    def write(self, block: int, parts: Sequence[UInt8]) -> None:
-        """Set the bytes of a block, uint8 [bytes] for each cache."""
+    def place(self, block: int) -> Int64:
+        """Return where the bytes of a block are to be written, int64 addresses [caches], valid until the next."""
 
     def flush(self) -> None:
         """Return when everything written is there."""
 
 
 class HostBlocks:
-    """Blocks of a KV cache in the host's memory. caches: uint8 [blocks, bytes] each."""
+    """Blocks of a KV cache in the host's memory. caches: uint8 [blocks, bytes] each, a row's bytes side by side."""
 
     def __init__(self, caches: Sequence[UInt8]) -> None:
+        assert all(cache.dtype == np.uint8 and cache.strides[1] == 1 for cache in caches), "rows of bytes"
+        # Of each cache. The memory at these addresses lives as long as `_caches`.
         self._caches = caches
+        self._starts: Int64 = np.array([cache.ctypes.data for cache in caches], np.int64)
+        self._strides: Int64 = np.array([cache.strides[0] for cache in caches], np.int64)
+        self._num_blocks = min(map(len, caches))
 
-    def read(self, blocks: Sequence[int]) -> Iterator[Sequence[UInt8]]:
+    def read(self, blocks: Sequence[int]) -> Iterator[Int64]:
         """See `CachedBlocks`."""
-        for block in blocks:
-            yield [cache[block] for cache in self._caches]
+        return map(self._at, blocks)
 
-    def write(self, block: int, parts: Sequence[UInt8]) -> None:
+    def place(self, block: int) -> Int64:
         """See `CachedBlocks`."""
-        for cache, part in zip(self._caches, parts, strict=True):
-            cache[block] = part
+        return self._at(block)
+
+    def _at(self, block: int) -> Int64:
+        assert 0 <= block < self._num_blocks, "it is a block of the cache"
+        return self._starts + block * self._strides
 
     def flush(self) -> None:
         """See `CachedBlocks`."""
@@ -168,6 +176,7 @@ class StoredMemory:
     """Copies between a rank's blocks and a store's memory. Used from one thread at a time.
 
     Args:
+        copy: copies and sums up, as the backend's kernels do.
         open_arena: maps a store's memory by its path and bytes; raises OSError where it is gone.
 
     Attributes:
@@ -180,16 +189,22 @@ class StoredMemory:
         layout: SlotLayout,
         kind: bytes = b"",
         open_arena: Callable[[str, int], Arena] = Arena.open,
+        copy: CopyParts = copy_parts,
     ) -> None:
         self.layout, self.kind = layout, kind
-        self._open_arena = open_arena
+        self._open_arena, self._copy = open_arena, copy
         self._blocks = blocks
         self._arena: Arena | None = None
         self._arena_of = (0, "")
-        # Regions that are alike in the size of their parts follow one another: their checksums are taken together.
-        self._runs = list(_runs(layout.regions))
-        ends = [0, *(region.start + region.num_bytes for region in layout.regions)]
-        self._is_whole = ends[-1] == layout.parts_bytes and ends[:-1] == [one.start for one in layout.regions]
+        regions = layout.regions
+        # Of each region: where it begins in a slot, and how its parts are copied.
+        self._starts: Int64 = np.array([layout.parts_at + one.start for one in regions], np.int64)
+        self._counts: Int64 = np.array([one.num_parts for one in regions], np.int64)
+        self._part_bytes: Int64 = np.array([one.part_bytes for one in regions], np.int64)
+        self._in_words: Int64 = np.array([_has_words(one) for one in regions], np.int64)
+        # Numbers of the rank's parts among those of the slot, in the order in which they are copied, and their sums.
+        self._numbers = np.concatenate([np.arange(one.num_parts) + one.first_part for one in regions])
+        self._sums = np.empty(len(self._numbers), np.uint64)
 
     def move(self, request: MoveStored) -> Bools:
         """Make copies. Return which blocks were copied whole, bool [N]."""
@@ -217,20 +232,12 @@ class StoredMemory:
 
     def _save(self, arena: Arena, moves: Sequence[tuple[int, bytes, int, int]]) -> Iterator[bool]:
         found = self._blocks.read([block for block, *_ in moves])
-        for (_, name, slot, generation), parts in zip(moves, found, strict=True):
+        for (_, name, slot, generation), sources in zip(moves, found, strict=True):
             if not arena.holds(slot, name, generation, SlotState.WRITING):
                 yield False
                 continue
-            inside = self._parts(arena, slot)
-            if self._is_whole:
-                np.concatenate(parts, out=inside)
-            else:
-                for region, part in zip(self.layout.regions, parts, strict=True):
-                    inside[region.start : region.start + region.num_bytes] = part
-            sums = self._checksums(arena, slot)
-            for run in self._runs:
-                words = _words(inside, run).reshape(run.num_parts, -1)
-                sums[run.first_part : run.first_part + run.num_parts] = checksums(words, generation)
+            sums = self._copied(sources, arena.address + slot + self._starts)
+            self._checksums(arena, slot)[self._numbers] = with_generation(sums, generation)
             yield arena.holds(slot, name, generation, SlotState.WRITING)
 
     def _restore(self, arena: Arena, moves: Sequence[tuple[int, bytes, int, int]]) -> Iterator[bool]:
@@ -238,50 +245,22 @@ class StoredMemory:
             if not arena.holds(slot, name, generation, SlotState.READY):
                 yield False
                 continue
-            inside, sums = self._parts(arena, slot), self._checksums(arena, slot)
-            regions = self.layout.regions
-            self._blocks.write(block, [inside[one.start : one.start + one.num_bytes] for one in regions])
-            # What was wrong when it was copied is wrong still: the other way round, it might be spoilt in between.
-            whole = all(
-                sum_of_sums(sums[run.first_part : run.first_part + run.num_parts])
-                == sum_of_parts(_words(inside, run), run.num_parts, generation)
-                for run in self._runs
-            )
+            # Sums are of what was copied, whatever is in the slot by now.
+            sums = self._copied(arena.address + slot + self._starts, self._blocks.place(block))
+            expected = self._checksums(arena, slot)[self._numbers]
+            whole = np.array_equal(with_generation(sums, generation), expected)
             yield whole and arena.holds(slot, name, generation, SlotState.READY)
         self._blocks.flush()
 
-    def _parts(self, arena: Arena, slot: int) -> UInt8:
-        first = slot + self.layout.parts_at
-        return arena.bytes[first : first + self.layout.parts_bytes]
+    def _copied(self, sources: Int64, destinations: Int64) -> UInt64:
+        """Copy a block, and return the sums of its parts, uint64 [parts], valid until the next."""
+        copies = PartCopies(sources, destinations, self._counts, self._part_bytes, self._in_words)
+        self._copy(copies, self._sums)
+        return self._sums
 
     def _checksums(self, arena: Arena, slot: int) -> npt.NDArray[np.uint64]:
         first = (slot + HEADER.itemsize) // CHECKSUM_BYTES
         return arena.words[first : first + self.layout.num_parts]
-
-
-def _runs(regions: Sequence[Region]) -> Iterator[Region]:
-    """Yield regions, joined with those that follow them in the slot and have parts of the same size."""
-    run: Region | None = None
-    for region in regions:
-        if (
-            run is not None
-            and region.part_bytes == run.part_bytes
-            and (region.first_part, region.start)
-            == (run.first_part + run.num_parts, run.start + run.num_bytes)
-        ):
-            run = Region(run.first_part, run.num_parts + region.num_parts, run.start, run.part_bytes)
-            continue
-        if run is not None:
-            yield run
-        run = region
-    if run is not None:
-        yield run
-
-
-def _words(inside: UInt8, run: Region) -> npt.NDArray[Any]:
-    """Return a run's parts, uint64 [words], or uint8 [bytes] where parts are no whole words."""
-    data = inside[run.start : run.start + run.num_bytes]
-    return data.view(np.uint64) if _has_words(run) else data
 
 
 def _has_words(region: Region) -> bool:

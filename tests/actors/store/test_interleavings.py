@@ -30,13 +30,13 @@ class Interrupted(HostBlocks):
         self.interrupt = lambda: None
 
     def read(self, blocks):
-        for parts in super().read(blocks):
+        for addresses in super().read(blocks):
             self.interrupt()
-            yield parts
+            yield addresses
 
-    def write(self, block, parts):
+    def place(self, block):
         self.interrupt()
-        super().write(block, parts)
+        return super().place(block)
 
 
 class Host:
