@@ -13,7 +13,7 @@ from typing import Any
 from pageant.actors.router.handover import Handover
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.loads import Arrivals, Lengths
-from pageant.scripts.planning.calibration import calibrate, calibrate_copies
+from pageant.scripts.planning.calibration import Calibration, calibrate, calibrate_copies
 from pageant.scripts.planning.cluster import PlannedCluster
 from pageant.scripts.planning.figures import medians_and_p99s, verdict
 from pageant.scripts.planning.outcome import Outcome
@@ -123,22 +123,23 @@ def plan(
     if copy_rate is not None and not copy_rate > 0:
         raise BadRequest(f"copy_rate is {copy_rate:g}; expected tokens per second, above 0", "copy_rate")
     check_settings(engine)
-    measured = read_load(recording) if recording is not None else _calibrated(engine, load)
+    found = Calibration(read_load(recording)) if recording is not None else _calibrated(engine, load)
+    measured, serving = found.load, found.serving
     check_recorded(measured)
     shape = shape_of(measured, engine)
     copy_seconds = None if not prefills else _copy_seconds(recording, engine, copy_rate)
     _check(load, measured, shape)
 
     def run(number: int, factor: float) -> Outcome:
-        apart: dict[str, Any] = {}
+        options: dict[str, Any] = {"serving": serving}
         if prefills:
             # One replica does everything: there is no other for outputs.
-            apart = {
+            options |= {
                 "prefills": min(prefills, number - 1),
                 "handover": handover,
                 "copy_seconds": copy_seconds,
             }
-        cluster = PlannedCluster(shape, measured.costs, (1.0,) * number, routing, **apart)
+        cluster = PlannedCluster(shape, measured.costs, (1.0,) * number, routing, **options)
         began = time.perf_counter()
         outcome = cluster.run(load.draw(measured, factor))
         took = time.perf_counter() - began
@@ -146,23 +147,24 @@ def plan(
         return outcome
 
     if level is not None:
-        found = search(run, level, replicas_max)
+        answer = search(run, level, replicas_max)
     else:
         assert replicas is not None, "it is given where no level is"
-        found = Plan(replicas, {replicas: run(replicas, 1.0)})
+        answer = Plan(replicas, {replicas: run(replicas, 1.0)})
     data = {
         "shape": asdict(shape),
         "step_seconds": asdict(measured.costs.fitted),
+        "serving_seconds": serving.as_data(),
         "prefills": prefills,
         "copy_seconds_per_token": copy_seconds,
         "slo": None if level is None else level.bounds,
-        "replicas": found.replicas,
-        "outcomes": [outcome.as_data() for _, outcome in sorted(found.tried.items())],
+        "replicas": answer.replicas,
+        "outcomes": [outcome.as_data() for _, outcome in sorted(answer.tried.items())],
     }
-    publish(data, [*_table(found, level), *_conclusion(found, level)], json)
+    publish(data, [*_table(answer, level), *_conclusion(answer, level)], json)
 
 
-def _calibrated(engine: Mapping[str, Any], load: PlannedLoad) -> Load:
+def _calibrated(engine: Mapping[str, Any], load: PlannedLoad) -> Calibration:
     if load.input_tokens is None:
         raise BadRequest(
             "there is no load: expected --recording, or --input-tokens and --rate", "input_tokens"

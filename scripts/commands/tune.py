@@ -205,7 +205,7 @@ class _Tuner:
     def _source(self, measured: Measurements, space: Space, rate: float) -> Source:
         if isinstance(self._described, Load):
             return Recorded(self._described, self._rate)
-        most = int(measured.of(space.defaults).settings()["max_model_len"])
+        most = int(measured.of(space.defaults).load.settings()["max_model_len"])
         fitted = self._described.fitted(most)
         if fitted is not self._described:
             factor = most / self._described.most_tokens

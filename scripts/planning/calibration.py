@@ -1,43 +1,77 @@
-"""Calibration: a short run of a model on this machine, recorded, from which the times of its steps are fitted."""
+"""Calibration: a short run of a model on this machine, over HTTP, from which times of steps and of serving are fitted.
+
+The client is a process of its own, as users' are. On a machine whose cores the server shares with it, that is in the
+times of steps, too.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
+import contextlib
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import msgspec
+import numpy as np
+
 import pageant
+from pageant.actors.client.cast import HTTP
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.actors.runtime.recorder import KINDS
 from pageant.actors.runtime.recording import RecordingReader
-from pageant.protocol.errors import BadRequest
+from pageant.actors.runtime.yaml import merge
+from pageant.protocol.errors import BadRequest, StartupError
 from pageant.protocol.storing import Reserve
 from pageant.scripts.copies import Copies, Way
+from pageant.scripts.planning.asking import OUTPUT_TOKENS, Asked, Asking
+from pageant.scripts.planning.serving_costs import NO_SERVING, Seen, ServingCosts, step_before
+from pageant.scripts.replay.costs import StepCosts
 from pageant.scripts.replay.load import Load, read_load
+from pageant.scripts.server_process import free_port
+
+__all__ = ["Calibration", "calibrate", "calibrate_copies"]
 
 TOGETHER = (1, 4, 16, 2, 8, 32, 1, 3, 12, 24, 2, 6, 1)
 """Requests that are open at a time, in the rounds of the run. Sizes alternate: what disturbs the machine for a while
 strikes all of them.
 """
-STAGGERED = 24
-"""Requests that come each when the one before has its first token, so that prompts are computed beside outputs."""
-PROMPT_TOKENS = (16, 1024)
-"""The least and the most tokens of a prompt, as far as the model takes so many."""
-OUTPUT_TOKENS = 32
+WARM_UP = (1, 16)
+USERS = ((1, 12), (3, 18), (8, 32), (20, 40))
+"""Users who each ask again when their answer has come, and how often all of them ask. Their outputs differ in length,
+so that prompts are computed beside outputs.
+"""
+LINE_BYTES_MAX = 1 << 26
+"""The most bytes of what the client says of all its requests."""
 CALIBRATED_STORE = "64MiB"
 WAYS: tuple[Way, ...] = ("save", "restore")
 COPIED_BLOCKS, COPIES, LAYERS, HEADS = 64, 8, 4, 2
 """Blocks of a copy whose time is taken, how often each way, and the parts of a block."""
-TOKEN_IDS = (10, 250)
-"""First and last token id of the prompts, which every vocabulary has."""
 
 
-def calibrate(path: Path, settings: Mapping[str, Any]) -> Load:
-    """Run a model, and return the recording of it, written to a new file.
+@dataclass(frozen=True)
+class Calibration:
+    """Recording of a load, with the costs of its steps, and what serving takes beside them."""
+
+    load: Load
+    serving: ServingCosts = NO_SERVING
+
+    @classmethod
+    def merged(cls, several: Sequence[Calibration]) -> Calibration:
+        """Return what several calibrations of one set-up measured, at least one, with the recording of the first."""
+        costs = StepCosts.merged(one.load.costs for one in several)
+        return cls(
+            replace(several[0].load, costs=costs), ServingCosts.merged([one.serving for one in several])
+        )
+
+
+def calibrate(path: Path, settings: Mapping[str, Any]) -> Calibration:
+    """Run a model, and return what was measured. The recording of it is written to a new file.
 
     Replicas run at once, with as many requests each, so that what they take from one another is in the times. The
     recording is then that of the first.
@@ -47,8 +81,9 @@ def calibrate(path: Path, settings: Mapping[str, Any]) -> Load:
     """
     replicas = int(settings.get("replicas") or 1)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_run(path, dict(settings), replicas))
-    return read_load(path, "replica-0/" if replicas > 1 else None)
+        asked = runner.run(_run(path, dict(settings), replicas))
+    load = read_load(path, "replica-0/" if replicas > 1 else None)
+    return Calibration(load, ServingCosts.of([*_seen(load, asked)]))
 
 
 def calibrate_copies(path: Path, settings: Mapping[str, Any]) -> float:
@@ -81,57 +116,80 @@ def calibrate_copies(path: Path, settings: Mapping[str, Any]) -> float:
 
 
 async def _run_stored(path: Path, settings: dict[str, Any]) -> None:
-    model = settings.pop("model", None)
-    async with pageant.Engine(model, **settings) as engine:
-        longest = min(PROMPT_TOKENS[1], engine.max_model_len - OUTPUT_TOKENS)
-        async with engine.record(path, kinds=(*KINDS, "Reserve")):
-            await _round(engine, random.Random(1), 4, longest)
+    async with _serving(settings) as (engine, client), engine.record(path, kinds=(*KINDS, "Reserve")):
+        await client.ask(WARM_UP)
 
 
-async def _run(path: Path, settings: dict[str, Any], replicas: int) -> None:
-    model = settings.pop("model", None)
-    chance = random.Random(0)
-    async with pageant.Engine(model, **settings) as engine:
-        longest = min(PROMPT_TOKENS[1], engine.max_model_len - OUTPUT_TOKENS)
-        for together in (1, 16):  # what is compiled, or allocated on first use, does not count
-            await _round(engine, chance, together * replicas, longest)
+async def _run(path: Path, settings: dict[str, Any], replicas: int) -> list[Asked]:
+    rounds, warm_up = (tuple(replicas * one for one in some) for some in (TOGETHER, WARM_UP))
+    users = tuple((replicas * one, replicas * count) for one, count in USERS)
+    async with _serving(settings) as (engine, client):
+        await client.ask(warm_up, seed=1)  # what is compiled, or allocated on first use, does not count
         async with engine.record(path):
-            for together in TOGETHER:
-                await _round(engine, chance, together * replicas, longest)
-            await _stagger(engine, chance, STAGGERED * replicas, longest, replicas)
+            return await client.ask(rounds, users)
 
 
-async def _round(engine: pageant.Engine, chance: random.Random, together: int, longest: int) -> None:
-    """Serve so many requests at a time, of different prompts."""
-    prompts = [_prompt(chance, longest) for _ in range(together)]
-    await asyncio.gather(*(engine.complete(prompt, _params()) for prompt in prompts))
+@asynccontextmanager
+async def _serving(settings: dict[str, Any]) -> AsyncIterator[tuple[pageant.Engine, _Client]]:
+    """Run an engine with an HTTP server, and its client in another process."""
+    port = free_port()
+    server = {HTTP: {"options": {"host": "127.0.0.1", "port": port, "page": False}}}
+    own = {**settings, "actors": merge(dict(settings.get("actors") or {}), server)}
+    async with pageant.Engine(own.pop("model", None), **own) as engine:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pageant.scripts.planning.asking"),
+            stdin=pipe,
+            stdout=pipe,
+            limit=LINE_BYTES_MAX,
+        )
+        try:
+            longest = max(1, engine.max_model_len - 2 * OUTPUT_TOKENS)
+            yield engine, _Client(process, f"http://127.0.0.1:{port}", longest)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
 
-async def _stagger(
-    engine: pageant.Engine, chance: random.Random, count: int, longest: int, streams: int
-) -> None:
-    """Serve so many requests, of which `streams` at a time have no token yet."""
-    asked: list[asyncio.Task[None]] = []
-    waiting = asyncio.Semaphore(streams)
-    for _ in range(count):
-        await waiting.acquire()
-        asked.append(asyncio.create_task(_stream(engine, _prompt(chance, longest), waiting)))
-    await asyncio.gather(*asked)
+class _Client:
+    """A process that asks a server.
+
+    Args:
+        longest: the most tokens of a prompt.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, longest: int) -> None:
+        self._process, self._url, self._longest = process, url, longest
+
+    async def ask(
+        self, rounds: tuple[int, ...], users: tuple[tuple[int, int], ...] = (), seed: int = 0
+    ) -> list[Asked]:
+        """Ask; see `Asking`.
+
+        Raises:
+            StartupError: the process ended.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None, "they are pipes"
+        stdin.write(msgspec.json.encode(Asking(self._url, self._longest, rounds, users, seed)) + b"\n")
+        said = await stdout.readline()
+        if not said:
+            raise StartupError(f"the client of the calibration ended with {await self._process.wait()}")
+        return msgspec.json.decode(said, type=list[Asked])
 
 
-async def _stream(engine: pageant.Engine, prompt: list[int], waiting: asyncio.Semaphore) -> None:
-    has_begun = False
-    async for _ in engine.generate(prompt, _params()):
-        if not has_begun:
-            has_begun = True
-            waiting.release()
-
-
-def _prompt(chance: random.Random, longest: int) -> list[int]:
-    low = min(PROMPT_TOKENS[0], longest)
-    return [chance.randint(*TOKEN_IDS) for _ in range(round(low * (longest / low) ** chance.random()))]
-
-
-def _params() -> pageant.SamplingParams:
-    # A stop string keeps plans to one step each, as those of streams are.
-    return pageant.SamplingParams(temperature=0, max_tokens=OUTPUT_TOKENS, ignore_eos=True, stop=("\0",))
+def _seen(load: Load, asked: Sequence[Asked]) -> Iterator[Seen]:
+    """Yield the requests that a client and a recording have in common."""
+    since = time.time() - time.perf_counter()
+    courses = {
+        submit.prompt_token_ids.tobytes(): course
+        for submit, course in zip(load.submits, load.courses, strict=True)
+    }
+    for one in asked:
+        course = courses.get(np.array(one.prompt, np.int32).tobytes())
+        if course is None or course.first_at is None:
+            continue
+        step = step_before(load.step_ends, course.first_at)
+        if step is not None:
+            yield Seen(one.together, one.due + since, course.submitted_at, step, one.first_at + since)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +23,7 @@ from pageant.scripts.planning.device import TOKEN
 from pageant.scripts.planning.outcome import Outcome, RequestTimes, summed_up
 from pageant.scripts.planning.replica import PlannedReplica, ReplicaShape
 from pageant.scripts.planning.requests import PlannedRequest
+from pageant.scripts.planning.serving_costs import NO_SERVING, ServingCosts
 from pageant.scripts.replay.costs import StepCosts
 
 SERVED = ("stop", "length")
@@ -53,6 +55,7 @@ class PlannedCluster:
         handover: whether they do; see `Router.Options`.
         copy_seconds: that the block of a token takes to be copied to a store that all share, or from it; None is no
             store.
+        serving: what requests take outside of steps.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class PlannedCluster:
         prefills: int = 0,
         handover: Handover = "auto",
         copy_seconds: float | None = None,
+        serving: ServingCosts = NO_SERVING,
     ) -> None:
         if prefills and prefills >= len(speeds):
             raise BadRequest(
@@ -76,6 +80,10 @@ class PlannedCluster:
         # Seconds of model time.
         self.now = 0.0
         self.requests: list[RequestTimes] = []
+        self._serving, self._drawn = serving, serving.draw()
+        # When the last request reached the router, and the seconds that the outputs of each take to its client.
+        self._reached_at = -math.inf
+        self._output_seconds: list[float] = []
         self.replicas = {
             f"replica-{number}/": PlannedReplica(f"replica-{number}/", shape, costs, speed, store)
             for number, speed in enumerate(speeds)
@@ -134,7 +142,10 @@ class PlannedCluster:
         waiting = iter(requests)
         request = next(waiting, None)
         if request is not None:
-            self._at(request.at, lambda: self._arrive(request, waiting))
+            before, after = next(self._drawn)
+            self._reached_at = max(request.at + before, self._reached_at + self._serving.handling)
+            self._output_seconds.append(after)
+            self._at(self._reached_at, lambda: self._arrive(request, waiting))
 
     def _arrive(self, request: PlannedRequest, others: Iterable[PlannedRequest]) -> None:
         number = len(self.requests)
@@ -142,7 +153,7 @@ class PlannedCluster:
         name = via or place
         if via:
             self._next[number] = place
-        times = RequestTimes(self.now, len(request.prompt), replica=name)
+        times = RequestTimes(request.at, len(request.prompt), replica=name)
         self.requests.append(times)
         self._open[name][number] = request
         replica = self.replicas[name]
@@ -174,7 +185,8 @@ class PlannedCluster:
         """Take what came of a replica's last event, and wait for its next step."""
         replica = self.replicas[name]
         for said in replica.take_said():
-            self.requests[said.number].output(said.times)
+            after = self._output_seconds[said.number]
+            self.requests[said.number].output([at + after for at in said.times] if after else said.times)
         for progress in replica.take_progress():
             times = self.requests[progress.number]
             if progress.cached is not None and progress.number not in self._handed_over:

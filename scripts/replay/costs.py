@@ -11,9 +11,10 @@ takes as many times what is expected as some step of about its tokens did in the
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -91,6 +92,18 @@ class StepCosts:
         """A step that was recorded."""
         self._sizes.append(size)
         self._seconds.append(seconds)
+
+    @classmethod
+    def merged(cls, several: Iterable[StepCosts]) -> StepCosts:
+        """Return the costs fitted to the steps of all of them."""
+        found, waits = cls(), []
+        for one in several:
+            found._sizes += one._sizes
+            found._seconds += one._seconds
+            waits.append(one.host_seconds)
+        found.fit()
+        found.host_seconds = median(waits) if waits else 0.0
+        return found
 
     def fit(self) -> None:
         """Fit the median of steps of each size, without negative costs: what would have one is left out."""

@@ -39,6 +39,7 @@ class Load:
     Attributes:
         submits: in the order of arrival; `timeline.courses` has the same requests in the same order.
         began, ended: when the first of its messages was, and the last, in seconds since 1970.
+        step_ends: when each step was over, in the same seconds, sorted.
         whole: whether the file ends as it should.
     """
 
@@ -50,6 +51,7 @@ class Load:
     began: float = float("inf")
     ended: float = 0.0
     dropped: int = 0
+    step_ends: list[float] = field(default_factory=list)
     whole: bool = False
 
     @property
@@ -145,7 +147,7 @@ def read_load(path: Path, replica: str | None = None) -> Load:
         raise UnreadableRecording(f"{path} holds no request; nothing was asked while it was made")
     if replica is None:
         load.replica = replicas.pop()
-    load.costs = steps.costs()
+    load.costs, load.step_ends = steps.costs(), steps.ends()
     return load
 
 
@@ -173,6 +175,9 @@ class _Steps:
 
     def answered(self, result: StepResult, scheduler: int, at: float) -> None:
         self._answered[result.epoch, scheduler, result.number] = at, result.num_steps, result.seconds
+
+    def ends(self) -> list[float]:
+        return sorted(at for at, _, _ in self._answered.values())
 
     def costs(self) -> StepCosts:
         costs, before = StepCosts(), 0.0

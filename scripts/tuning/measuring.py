@@ -13,9 +13,8 @@ from typing import Any
 import pageant
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.protocol.errors import PageantError
-from pageant.scripts.planning.calibration import calibrate
+from pageant.scripts.planning.calibration import Calibration, calibrate
 from pageant.scripts.planning.requests import PlannedRequest
-from pageant.scripts.replay.load import Load
 from pageant.scripts.tuning.space import Candidate, Layout, Space
 
 DRAFT_TOKENS = 4
@@ -32,24 +31,24 @@ class Measurements:
     """Measurements of this machine.
 
     Attributes:
-        loads: calibration runs.
+        calibrations: of layouts with their quantisations.
         failures: why other combinations do not run here.
         acceptance: share of n-gram drafts that are right, as long as those before are.
     """
 
-    loads: Mapping[Key, Load]
+    calibrations: Mapping[Key, Calibration]
     failures: Mapping[Key, str]
     acceptance: float = 0.0
 
-    def of(self, candidate: Candidate) -> Load:
+    def of(self, candidate: Candidate) -> Calibration:
         """Return the calibration that has a candidate's costs."""
-        return self.loads[candidate.layout, candidate.quantization]
+        return self.calibrations[candidate.layout, candidate.quantization]
 
     @property
     def vocabulary(self) -> int | None:
         """Return the number of the model's token ids, as the recordings say."""
-        for load in self.loads.values():
-            for actor in load.header.actors.values():
+        for one in self.calibrations.values():
+            for actor in one.load.header.actors.values():
                 size = json.loads(actor.options or "{}").get("vocab_size")
                 if size is not None:
                     return int(size)
@@ -66,7 +65,7 @@ def measure(settings: Mapping[str, Any], space: Space, folder: Path) -> tuple[Me
     Raises:
         PageantError: the defaults do not run.
     """
-    loads: dict[Key, Load] = {}
+    calibrations: dict[Key, Calibration] = {}
     failures: dict[Key, str] = {}
     default = (space.defaults.layout, space.defaults.quantization)
     for quantization in space.choices["quantization"]:
@@ -77,14 +76,14 @@ def measure(settings: Mapping[str, Any], space: Space, folder: Path) -> tuple[Me
             own = {"replicas": layout.replicas, "threads": layout.threads, "quantization": quantization}
             try:
                 path = folder / f"{layout}-{quantization}.recording"
-                loads[layout, quantization] = calibrate(path, {**settings, **own})
+                calibrations[layout, quantization] = calibrate(path, {**settings, **own})
             except PageantError as error:
                 if (layout, quantization) == default:
                     raise
                 failures[layout, quantization] = str(error)
                 say(f"left out: {error}")
                 space = space.without(layout, quantization)
-    return Measurements(loads, failures), space
+    return Measurements(calibrations, failures), space
 
 
 def measure_acceptance(settings: Mapping[str, Any], requests: Sequence[PlannedRequest]) -> float:

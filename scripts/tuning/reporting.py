@@ -108,10 +108,11 @@ def data_of(found: Tuning, level: ServiceLevel) -> dict[str, Any]:
         "rate": found.rate,
         "step_seconds": {
             f"{layout} {quantization or 'as it comes'}": {
-                **asdict(one.costs.fitted),
-                "host": round(one.costs.host_seconds, 6),
+                **asdict(one.load.costs.fitted),
+                "host": round(one.load.costs.host_seconds, 6),
+                "serving": one.serving.as_data(),
             }
-            for (layout, quantization), one in found.measured.loads.items()
+            for (layout, quantization), one in found.measured.calibrations.items()
         },
         "draft_acceptance": found.measured.acceptance,
         "simulated": [

@@ -143,8 +143,8 @@ class Simulator:
             spare: share of each bound that is to hold.
         """
         machine = machine or Resources()
-        load = self.measured.of(candidate)
-        shape, costs = self._shape(candidate), machine.changed(load.costs)
+        measured = self.measured.of(candidate)
+        shape, costs = self._shape(candidate), machine.changed(measured.load.costs)
         shape = replace(shape, num_blocks=int(shape.num_blocks * machine.kv_room))
         seconds = min(self.seconds, REQUESTS_MAX / (self.source.rate * factor))
         requests = self.source.requests(Part.SEARCH, seconds, factor)
@@ -153,14 +153,15 @@ class Simulator:
             requests = [_shortened(one, tokens) for one in requests]
             fitted = replace(costs.fitted, row=costs.fitted.row + drafts * costs.fitted.token)
             costs = costs.changed(fitted)
-        cluster = PlannedCluster(shape, costs, (1.0,) * candidate.layout.replicas, self.routing)
+        speeds = (1.0,) * candidate.layout.replicas
+        cluster = PlannedCluster(shape, costs, speeds, self.routing, serving=measured.serving)
         outcome = cluster.run(requests)
         return Trial.of(candidate, outcome, cluster.requests, self.level.scaled(spare))
 
     def _shape(self, candidate: Candidate) -> ReplicaShape:
         names = ("max_num_seqs", "max_num_batched_tokens", "policy")
         changes = {name: getattr(candidate, name) for name in names}
-        return shape_of(self.measured.of(candidate), {**self.fixed, **changes})
+        return shape_of(self.measured.of(candidate).load, {**self.fixed, **changes})
 
 
 def usual_rate(run: Callable[[float], bool], tries: int = 12) -> float:

@@ -6,10 +6,11 @@ import pytest
 
 from pageant.protocol.arrays import int32
 from pageant.protocol.errors import StartupError
+from pageant.scripts.planning.driving import drive
 from pageant.scripts.planning.outcome import RequestTimes, summed_up
 from pageant.scripts.planning.requests import PlannedRequest
 from pageant.scripts.planning.search import ServiceLevel
-from pageant.scripts.tuning.serving import drive, server_of
+from pageant.scripts.tuning.serving import server_of
 from pageant.scripts.tuning.simulating import Trial
 from pageant.scripts.tuning.space import Candidate, Layout
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pageant.protocol.errors import ConfigurationError
+from pageant.scripts.planning.calibration import Calibration
 from pageant.scripts.planning.search import ServiceLevel
 from pageant.scripts.replay.costs import Fitted, StepCosts
 from pageant.scripts.tuning.binding import binding
@@ -28,12 +29,13 @@ class Measured:
         self.acceptance, self._blocks = acceptance, num_blocks
         self._costs = costs or {"1x2": Fitted(constant=0.01, token=1e-3)}
 
-    def of(self, candidate: Candidate) -> SimpleNamespace:
+    def of(self, candidate: Candidate) -> Calibration:
         costs = StepCosts()
         costs.fitted = self._costs[str(candidate.layout)]
         costs.host_seconds = 0.002
         header = SimpleNamespace(num_blocks=self._blocks, block_size=16, windows=(None,))
-        return SimpleNamespace(header=header, costs=costs, settings=lambda: {"max_model_len": 2048})
+        load = SimpleNamespace(header=header, costs=costs, settings=lambda: {"max_model_len": 2048})
+        return Calibration(load)
 
 
 def simulator(level: str, rate: float = 2.0, measured: Measured | None = None, **more) -> Simulator:

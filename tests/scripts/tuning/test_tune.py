@@ -12,6 +12,7 @@ import yaml
 from pageant.scripts.cli import main
 from pageant.scripts.commands.tune import distinct
 from pageant.scripts.engine_options import DEMO_MODEL
+from pageant.scripts.planning.calibration import Calibration
 from pageant.scripts.planning.outcome import RequestTimes, summed_up
 from pageant.scripts.replay.costs import Fitted, StepCosts
 from pageant.scripts.tuning.measuring import Measurements
@@ -21,6 +22,8 @@ SLO = ("--slo", "ttft=60s")
 
 
 def tune(monkeypatch, *arguments: object) -> int:
+    monkeypatch.setattr("pageant.scripts.planning.calibration.TOGETHER", (1, 2))
+    monkeypatch.setattr("pageant.scripts.planning.calibration.USERS", ((2, 4),))
     monkeypatch.setattr("sys.argv", ["pageant", "tune", *map(str, arguments)])
     try:
         return main()
@@ -76,7 +79,6 @@ SMALL = (
 
 def test_the_demo_model_is_tuned_and_the_topology_says_so(capsys, monkeypatch, tmp_path):
     """With bounds that any machine holds, the defaults do."""
-    monkeypatch.setattr("pageant.scripts.planning.calibration.TOGETHER", (1, 2))
     path, figures = tmp_path / "tuned.yaml", tmp_path / "tuned.json"
     assert tune(monkeypatch, DEMO_MODEL, *SLO, *SMALL, "--output", path, "--json", figures) == 0
     said = capsys.readouterr().out
@@ -103,7 +105,7 @@ def test_a_level_that_nothing_holds_is_told_and_nothing_is_written(capsys, monke
     costs.fitted = Fitted(constant=0.01, token=1e-3)
     header = SimpleNamespace(num_blocks=256, block_size=16, windows=(None,), actors={})
     load = SimpleNamespace(header=header, costs=costs, settings=lambda: {"max_model_len": 256})
-    measured = Measurements({(Layout(1, 1), None): load}, {})
+    measured = Measurements({(Layout(1, 1), None): Calibration(load)}, {})
     monkeypatch.setattr(
         "pageant.scripts.commands.tune.measure", lambda settings, space, folder: (measured, space)
     )
