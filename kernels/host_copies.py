@@ -40,7 +40,7 @@ CopyParts = Callable[[PartCopies, npt.NDArray[np.uint64]], None]
 
 
 def copy_parts(copies: PartCopies, sums: npt.NDArray[np.uint64]) -> None:
-    """Copy parts; see `CopyParts`. Sums are of what was copied, whoever writes to the sources meanwhile."""
+    """Copy parts; see `CopyParts`. sums: uint64 [parts], of what was copied, whoever writes there meanwhile."""
     first = 0
     for source, destination, count, part_bytes, in_words in zip(
         *(one.tolist() for one in copies), strict=True
