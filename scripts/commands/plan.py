@@ -159,6 +159,7 @@ def plan(
         "copy_seconds_per_token": copy_seconds,
         "slo": None if level is None else level.bounds,
         "replicas": answer.replicas,
+        "next_smaller": None if answer.next_smaller is None else answer.next_smaller.replicas,
         "outcomes": [outcome.as_data() for _, outcome in sorted(answer.tried.items())],
     }
     publish(data, [*_table(answer, level), *_conclusion(answer, level)], json)
@@ -241,6 +242,11 @@ def _conclusion(plan: Plan, level: ServiceLevel | None) -> list[str]:
             f"{what_binds(nearest)} binds"
         ]
     lines = [f"{plan.replicas} replicas hold it"]
+    if (smaller := plan.next_smaller) is not None:
+        broken = ", ".join(
+            f"{name} is {ratio:.2f}x its bound" for name, ratio in level.broken(smaller).items()
+        )
+        lines.append(f"the next smaller, {smaller.replicas}, does not: {broken}; {what_binds(smaller)} binds")
     if plan.breaks_at is not None:
         factor, outcome = plan.breaks_at
         first = max(level.broken(outcome).items(), key=lambda one: one[1])[0]

@@ -98,6 +98,11 @@ class Plan:
     tried: dict[int, Outcome] = field(default_factory=dict)
     breaks_at: tuple[float, Outcome] | None = None
 
+    @property
+    def next_smaller(self) -> Outcome | None:
+        """Return the outcome of one replica fewer, which does not hold the level; None where there are not two."""
+        return None if self.replicas is None else self.tried.get(self.replicas - 1)
+
 
 def search(run: Callable[[int, float], Outcome], level: ServiceLevel, most: int) -> Plan:
     """Find the fewest replicas that hold a level, by doubling and then by halving what is left.

@@ -90,7 +90,7 @@ NO_SERVING = ServingCosts()
 
 
 def step_before(ends: Sequence[float], at: float) -> float | None:
-    """Return the end of the last step by `at`; None where there is none. ends: sorted."""
+    """Return the end of the last step by `at`, in seconds; None where there is none. ends: seconds, sorted."""
     place = bisect.bisect_right(ends, at)
     return ends[place - 1] if place else None
 

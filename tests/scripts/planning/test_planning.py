@@ -82,7 +82,8 @@ def test_the_fewest_replicas_are_found_and_one_fewer_does_not_hold():
     plan = search(lambda replicas, factor: serve(drawn(60.0 * factor), replicas), level, 16)
     assert plan.replicas is not None and plan.replicas > 1
     assert not level.broken(plan.tried[plan.replicas])
-    assert level.broken(plan.tried[plan.replicas - 1])
+    assert plan.next_smaller is plan.tried[plan.replicas - 1]
+    assert level.broken(plan.next_smaller)
     assert plan.breaks_at is not None and level.broken(plan.breaks_at[1])
 
 
