@@ -41,7 +41,6 @@ from pageant.actors.executor.tiers.host_memory import HostMemory
 from pageant.actors.executor.tiers.stored_memory import StoredMemory
 from pageant.actors.runtime.disk_file import DiskFile
 from pageant.kernels.collectives.group_operations import GroupOperations
-from pageant.kernels.host_copies import copy_parts
 from pageant.kernels.quantized_kv import kv_dtype
 from pageant.models.hearing_decoder import HearingDecoder
 from pageant.protocol.errors import ConfigurationError
@@ -238,13 +237,8 @@ class TorchRunner:
             return None
         if self._operations is not None and self._drafts_windows:
             return None  # the leader alone has keys and values of drafts
-        kernels = f"{self._kernels.name} {getattr(self._kernels, 'level', '')}"
         return stored_memory(
-            *(self.config, self._kv_caches),
-            kernels=kernels,
-            dtype=self.dtype,
-            windows=self.windows,
-            copy=getattr(self._kernels, "copy_parts", copy_parts),
+            self.config, self._kv_caches, self._kernels, dtype=self.dtype, windows=self.windows
         )
 
     @property

@@ -21,8 +21,8 @@ from pageant.actors.executor.tiers.stored_memory import (
     StoredMemory,
 )
 from pageant.actors.runtime.version import VERSION
-from pageant.kernels.base import KVCache
-from pageant.kernels.host_copies import CopyParts, copy_parts
+from pageant.kernels.base import Kernels, KVCache
+from pageant.kernels.host_copies import copy_parts
 from pageant.models.checkpoint import Checkpoint
 from pageant.models.sharding import Shard
 from pageant.protocol.block_names import NAME_BYTES
@@ -39,19 +39,17 @@ GATHERED = 32
 def stored_memory(
     config: RunnerConfig,
     caches: Sequence[KVCache],
+    kernels: Kernels,
     *,
-    kernels: str,
     dtype: str,
     windows: tuple[int | None, ...],
-    copy: CopyParts = copy_parts,
 ) -> StoredMemory | None:
     """Return a runner's side of a store; None for stages of a model whose layers are in several groups.
 
     Args:
         caches: all of the runner's, those of drafts included.
-        kernels: the name of their backend, with its level.
+        kernels: their backend, which may have copies of its own in the host's memory.
         dtype: of the weights.
-        copy: the backend's copies in the host's memory.
     """
     shard = config.shard
     if shard is not None and shard.stage.count > 1 and len(windows) > 1:
@@ -64,7 +62,13 @@ def stored_memory(
     layout = SlotLayout.of(shapes, None if shard is None else _share(config.model, shard))
     kind = blake2b(digest_size=NAME_BYTES)
     for part in (
-        *(VERSION, str(torch.__version__), kernels, dtype, digest_of(config.model)),
+        *(
+            VERSION,
+            str(torch.__version__),
+            f"{kernels.name} {getattr(kernels, 'level', '')}",
+            dtype,
+            digest_of(config.model),
+        ),
         *(config.quantization, config.head_quantization, config.weight_version, config.deterministic),
         *(config.kv_cache_dtype, config.block_size, windows, layout.num_parts, layout.parts_bytes),
         # Sums over the ranks are taken in so many parts: other numbers give other bits.
@@ -74,6 +78,7 @@ def stored_memory(
         kind.update(repr(part).encode() + b"\0")
     on_host = rows[0].device.type == "cpu"
     blocks: CachedBlocks = HostBlocks([row.numpy() for row in rows]) if on_host else DeviceBlocks(rows)
+    copy = getattr(kernels, "copy_parts", copy_parts)
     return StoredMemory(blocks, layout, kind.digest(), copy=copy)
 
 
