@@ -1,4 +1,8 @@
-"""Memory of a store in a simulation: every process of the simulation can map it while the store's process lives."""
+"""Memory of a store in a simulation: every process of the simulation can map it while the store's process lives.
+
+What a block holds follows from its name. So whatever a name's first block was is the tag of that name, and every other
+block of that name, in whichever store or KV cache, is held against it.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,29 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from pageant.actors.executor.tiers.stored_memory import LayoutShare, SlotLayout
+from pageant.actors.executor.tiers.stored_memory import Bools, LayoutShare, SlotLayout, StoredMemory, UInt8
 from pageant.actors.runtime.simulation.loop import PROCESS
-from pageant.protocol.arena import CHECKSUM_BYTES, HEADER, Arena, SlotState, checksums
+from pageant.protocol.arena import CHECKSUM_BYTES, HEADER, Arena, SlotState, checksums, split
+from pageant.protocol.storing import MoveStored
 
 _ARENAS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SimulatedArena]] = WeakKeyDictionary()
 """Memory of the stores of each simulation, by path."""
 
 
+_TAGS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bytes, UInt8]] = WeakKeyDictionary()
+"""What the first block of each name held that could be read in any store of a simulation, uint8 [bytes of all parts]."""
+
+
 class NotWhole(AssertionError):
     """A block is to be read that some rank has not written."""
+
+
+class WrongBlock(AssertionError):
+    """A block does not hold what its name says."""
+
+
+def _tags() -> dict[bytes, UInt8]:
+    return _TAGS.setdefault(asyncio.get_running_loop(), {})
 
 
 def simulated_layout(block_bytes: int, members: int, rank: int = 0) -> SlotLayout:
@@ -64,6 +81,7 @@ class SimulatedArena(Arena):
 
         Raises:
             NotWhole: the block can be read from now on, and is not whole.
+            WrongBlock: it is whole, and another's.
         """
         super().write_header(slot, name, generation, state)
         if state == SlotState.READY and self.layout is not None:
@@ -73,6 +91,33 @@ class SimulatedArena(Arena):
             sums = self.words[(slot + HEADER.itemsize) // CHECKSUM_BYTES :][: self.layout.num_parts]
             if not np.array_equal(sums, right):
                 raise NotWhole(f"the block at {slot} can be read, and some rank has not written its part")
+            if not np.array_equal(_tags().setdefault(name, parts.view(np.uint8).copy()), parts.view(np.uint8)):
+                raise WrongBlock(f"the block {name.hex()} at {slot} can be read, and holds another's content")
 
     def populate(self, start: int, end: int) -> None:
         """Do nothing: all pages are there."""
+
+
+class TaggedMemory(StoredMemory):
+    """An executor's side of a store, that holds each block that it restores against the tag of its name."""
+
+    def move(self, request: MoveStored) -> Bools:
+        """See `StoredMemory`.
+
+        Raises:
+            WrongBlock: a block counts as restored, and holds another's content.
+        """
+        copied = super().move(request)
+        if request.way == "restore":
+            names = split(request.names)
+            for index in np.flatnonzero(copied).tolist():
+                self._check(names[index], int(request.blocks[index]))
+        return copied
+
+    def _check(self, name: bytes, block: int) -> None:
+        tag = _tags().get(name)
+        parts = next(iter(self._blocks.read([block])))
+        for region, part in zip(self.layout.regions, parts, strict=True):
+            own = None if tag is None else tag[region.start : region.start + region.num_bytes]
+            if own is None or not np.array_equal(own, part):
+                raise WrongBlock(f"block {block} was restored as {name.hex()}, and holds another's content")

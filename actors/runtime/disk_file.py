@@ -18,6 +18,8 @@ from pageant.protocol.errors import ConfigurationError
 
 SHARE = 0.9  # of what is free on the disk
 
+UInt8 = npt.NDArray[np.uint8]
+
 
 class DiskFile:
     """Bytes that are written before they are read.
@@ -42,14 +44,14 @@ class DiskFile:
         weakref.finalize(self, os.close, self._file)  # when nobody moves anything any more
         self.bytes_free = int(shutil.disk_usage(folder).free * SHARE)
 
-    def write(self, at: int, data: npt.NDArray[np.uint8]) -> None:
+    def write(self, at: int, data: UInt8) -> None:
         """Write bytes, uint8 [N], from byte `at` on."""
         view = data.data
         while view:
             done = os.pwrite(self._file, view, at)
             at, view = at + done, view[done:]
 
-    def read(self, at: int, into: npt.NDArray[np.uint8]) -> None:
+    def read(self, at: int, into: UInt8) -> None:
         """Fill `into`, uint8 [N], with the bytes from `at` on."""
         view = into.data
         while view:

@@ -63,15 +63,22 @@ class Spilling(Fetching):
         self._spilled = self._loaded = self._unloaded = 0
 
     def _open_disk(self) -> None:
+        self._file, num_bytes = self._take_disk()
+        self._disk = StoreIndex(max(num_bytes, 1), _pass, self._note_disk)
+
+    def _take_disk(self) -> tuple[DiskFile | None, int]:
+        """Return the file, if there is to be one, and the bytes that it may take.
+
+        Raises:
+            ConfigurationError: there is no such folder.
+        """
         wanted = check_disk(self.options.disk, self.options.disk_path)
-        if wanted:
-            self._file = DiskFile(str(self.options.disk_path), "store")
-            if wanted > self._file.bytes_free:
-                log.warning(
-                    "disk is %s: it is taken down to %d MiB", self.options.disk, self._file.bytes_free >> 20
-                )
-            wanted = min(wanted, self._file.bytes_free)
-        self._disk = StoreIndex(max(wanted, 1), _pass, self._note_disk)
+        if not wanted:
+            return None, 0
+        file = DiskFile(str(self.options.disk_path), "store")
+        if wanted > file.bytes_free:
+            log.warning("disk is %s: it is taken down to %d MiB", self.options.disk, file.bytes_free >> 20)
+        return file, min(wanted, file.bytes_free)
 
     def _note_disk(self, name: bytes, kind: bytes, came: bool) -> None:
         """Tell followers of a block that came to the disk, or is there no more."""

@@ -19,6 +19,8 @@ from pageant.scripts.simulate.moments import (
     CHANGING,
     CHANGING_MOMENTS,
     FAULT_MOMENTS,
+    FETCH_MOMENTS,
+    FETCHING,
     STORE_MOMENTS,
     moments_of,
     talking,
@@ -28,7 +30,8 @@ from pageant.scripts.simulate.operators import Operator, draw_changes, draw_move
 from pageant.scripts.simulate.reading import read_once
 from pageant.scripts.simulate.replicas import prefixes_in
 from pageant.scripts.simulate.requests import draw_requests
-from pageant.scripts.simulate.stores import STORE, Spoiler, draw_spoils, left_in_store
+from pageant.scripts.simulate.spoils import Spoiler, draw_spoils
+from pageant.scripts.simulate.stores import STORE, left_in_stores
 from pageant.scripts.simulate.topology import END_TOKENS, MODEL, ROOT, VOCAB_SIZE, draw_engine
 from pageant.scripts.simulate.users import User
 
@@ -40,6 +43,7 @@ FAULT_SECONDS = 1.0  # in which faults do, and then wait for their moments
 FAULT_SHARES = {
     "frontend": 1,
     "drafter": 6,
+    "store": 6,
 }  # of the faults, by actor: there are several of these, or seldom one
 END_SECONDS_MAX = 300.0  # by which all must have ended after that
 REST_SECONDS_MAX = 60.0  # by which nothing is left of them
@@ -84,10 +88,13 @@ class EngineSimulation:
             changes += draw_moves(Random(f"moves {seed}"), FAULT_SECONDS, self._frontends)
             self._operator = Operator(changes, self._violations.append, self.counters)
         self._spoiler: Spoiler | None = None
-        if STORE in homes:
+        self._stores = [name for name in homes if role_of(name) == STORE]
+        if self._stores:
             spoils = Random(f"spoils {seed}")
-            self._spoiler = Spoiler(draw_spoils(spoils, FAULT_SECONDS), spoils)
+            self._spoiler = Spoiler(self._stores, draw_spoils(spoils, FAULT_SECONDS), spoils)
         moments = FAULT_MOMENTS if self._operator is None else CHANGING_MOMENTS
+        if self._stores:
+            moments += STORE_MOMENTS if len(self._stores) == 1 else FETCH_MOMENTS
         self._users = self._draw_users(random, random.randint(*REQUESTS))
         self._random = Random(f"more {seed}")
         drawn = draw_faults(
@@ -98,7 +105,7 @@ class EngineSimulation:
             targets=[name for name in homes for _ in range(FAULT_SHARES.get(role_of(name), 2))],
             pairs=talking(homes),
             hanging=[name for name in homes if name.endswith("executor/0")],
-            moments=moments if self._spoiler is None else (*moments, *STORE_MOMENTS),
+            moments=moments,
         )
         self._disturbed_until = 0.0
         self._simulation = Simulation(
@@ -255,8 +262,8 @@ class EngineSimulation:
             left |= self._operator.find_misbeliefs(self._simulation, is_calm=is_calm)
         if self._spoiler is not None:
             calm = not self._simulation.struck and not self._spoiler.num_spoilt
-            of_store, counted = await left_in_store(self._simulation, is_calm=calm)
-            left |= of_store
+            of_stores, counted = await left_in_stores(self._simulation, self._stores, is_calm=calm)
+            left |= of_stores
             counters.update(counted)
         if not left:
             self.counters.update(counters)
@@ -276,6 +283,7 @@ class EngineSimulation:
         requests = self._inspection.requests(self._simulation)
         transfers = self._inspection.transfers(self._simulation)
         moments = moments_of(requests, transfers, all_came=all(user.incarnation for user in self._users))
+        moments[FETCHING] = self._inspection.is_fetching(self._simulation, self._stores)
         if self._operator is not None:
             moments[CHANGING] = self._operator.is_busy
         return moments

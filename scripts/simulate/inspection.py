@@ -54,6 +54,13 @@ class Inspection:
             if allocation is not None and allocation.stored_blocks is not None:
                 yield from allocation.stored_blocks._transfers
 
+    def is_fetching(self, simulation: Simulation, stores: Sequence[str]) -> bool:
+        """Tell whether any of these stores fetches blocks from another."""
+        actors = [cell.actor for name in stores if (cell := simulation.cell(name)) is not None]
+        # Somebody's own store may fetch in another way.
+        found = [getattr(actor, "_neighbours", None) for actor in actors]
+        return any(one is not None and one.fetches.total() > 0 for one in found)
+
     def executor_deaths(self, simulation: Simulation) -> int:
         """Return how many executors have died until now."""
         for prefix in self._prefixes:

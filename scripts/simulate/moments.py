@@ -20,12 +20,15 @@ HANDING_OVER, SAVING, RESTORING = "handing over", "saving", "restoring"
 """The moments at which a replica computes a prompt that goes on elsewhere, and at which blocks are copied to the store,
 or from it."""
 STORE_MOMENTS = (HANDING_OVER, SAVING, RESTORING)
+FETCHING = "fetching"
+"""The moment at which a store fetches blocks from another's."""
+FETCH_MOMENTS = (*STORE_MOMENTS, FETCHING, FETCHING)
 
 TALKS = (
     *(("frontend", "tokenizer"), ("frontend", "grammar"), ("frontend", "scheduler")),
     *(("scheduler", "blocks"), ("scheduler", "executor"), ("scheduler", "drafter"), ("blocks", "executor")),
     *(("executor", "grammar"), ("scheduler", "detokenizer"), ("detokenizer", "frontend")),
-    *(("blocks", "store"), ("frontend", "router"), ("scheduler", "router"), ("blocks", "router")),
+    *(("blocks", "store"), ("store", "store"), ("frontend", "router"), ("scheduler", "router"), ("blocks", "router")),
     ("lifecycle", "frontend"),
 )
 """Who has something to say to whom."""

@@ -50,6 +50,7 @@ def with_replicas(
     count: int,
     plan: Callable[[str, str], ActorPlan],
     prefills: int = 0,
+    store_of: Callable[[int], str] = lambda number: "",
 ) -> Resolved:
     """Return an engine with `count` replicas of the actors that replicas own, and with what serves all of them.
 
@@ -57,6 +58,7 @@ def with_replicas(
         engine: one without replicas.
         plan: makes the plan of an actor of that name on a node.
         prefills: the first so many replicas are for prompts, and all others for outputs; 0 is all for both.
+        store_of: returns the name of the store of a replica's host, which its block manager has as an option.
     """
     owned = [one for one in engine.actors if role_of(one.name) in OWNED_ROLES]
     shared = [one for one in engine.actors if role_of(one.name) not in OWNED_ROLES]
@@ -65,7 +67,7 @@ def with_replicas(
 
     def grow(present: Indexes) -> Resolved:
         replicas = [
-            [_with_role(one, number, prefills) for one in _replica(owned, number, root, seed)]
+            [_placed(one, number, prefills, store_of) for one in _replica(owned, number, root, seed)]
             for number in present[""]
         ]
         actors = (*shared, *(one for replica in replicas for one in replica))
@@ -76,12 +78,13 @@ def with_replicas(
     return grow({"": tuple(range(count))})
 
 
-def _with_role(one: ActorPlan, number: int, prefills: int) -> ActorPlan:
-    """Return the plan of a replica's actor; where replicas are of kinds, its scheduler knows the replica's."""
-    if not prefills or role_of(one.name) != "scheduler":
-        return one
-    role = "prefill" if number < prefills else "decode"
-    options = {**msgspec.json.decode(one.options), "replica_role": role}
+def _placed(one: ActorPlan, number: int, prefills: int, store_of: Callable[[int], str]) -> ActorPlan:
+    """Return the plan of a replica's actor, with what follows from which replica it is: its store, and its kind."""
+    options = msgspec.json.decode(one.options)
+    if options.get("store"):
+        options["store"] = store_of(number)
+    if prefills and role_of(one.name) == "scheduler":
+        options["replica_role"] = "prefill" if number < prefills else "decode"
     return replace(one, options=msgspec.json.encode(options))
 
 

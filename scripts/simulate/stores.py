@@ -1,48 +1,52 @@
-"""Store of a seed's engine, with memory that every simulated process can map, and what spoils that memory."""
+"""Stores of a seed's engine: one for each of its hosts, with memory that every simulated process can map."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 from pageant.actors.executor.simulated_arena import SimulatedArena, simulated_layout
+from pageant.actors.runtime.disk_file import DiskFile
 from pageant.actors.runtime.simulation import Simulation
 from pageant.actors.store.actor import Store
-from pageant.actors.store.index import Slot, StoreIndex
-from pageant.protocol.arena import HEADER, Arena
-from pageant.protocol.block_names import NAME_BYTES
+from pageant.protocol.arena import Arena
 from pageant.protocol.errors import PageantError
 from pageant.protocol.storing import GetStoreStatistics, StoreStatistics
+from pageant.scripts.simulate.disks import SimulatedDisk
 
 STORE = "store"
 SEEDS_WITH_STORE = {True: 3, False: 8}
 """One seed of so many has no store, where there are replicas; one of so many has a store, where there are none."""
 ARENA_BYTES = (8_192, 16_384, 65_536, 262_144)
 """Bytes of a store: some hold a few blocks only."""
-SPOILS = (0, 6)
-CALM_SHARE = 0.5
-MOMENT_SECONDS_MAX = 1.0
-POLL_SECONDS = 0.001
+DISK_BYTES = (0, 0, 16_384, 262_144)
+HOSTS_SHARE = 0.6
+"""Share of the seeds with several replicas and a store in which they are on two hosts, each with a store of its own."""
+FAULTY_SHARES = (0.0, 0.0, 0.1, 0.5)
+"""Of fetches, and of blocks that are read from a disk, those that go wrong."""
 ASK_SECONDS = 20.0
 SLOT_BYTES = 8
 """Bytes of a token in the simulated KV memory."""
-NOBODY = ("nobody", 1)
-Kind = Literal["flip", "truncate", "reuse"]
+CARRIER = "pageant.scripts.simulate.fetches:FaultyCarrier"
 
 
 class SimulatedStore(Store):
-    """The real store over memory of the simulation."""
+    """The real store over memory and a disk of the simulation."""
 
     class Options(Store.Options, frozen=True, kw_only=True):
         """Options of the store.
 
         Attributes:
-            arena_bytes: its memory, which may hold a few blocks only.
+            arena_bytes, disk_bytes: its memory, which may hold a few blocks only, and its disk; 0 is none.
+            faulty_share: of fetches, and of blocks that the disk reads, those that go wrong.
             block_size, tensor_parallel, pipeline_parallel: of the executors, whose blocks it checks.
         """
 
         arena_bytes: int = ARENA_BYTES[-1]
+        disk_bytes: int = 0
+        faulty_share: float = 0.0
         block_size: int = 16
         tensor_parallel: int = 1
         pipeline_parallel: int = 1
@@ -54,114 +58,103 @@ class SimulatedStore(Store):
         arena.layout = simulated_layout(SLOT_BYTES * options.block_size, members)
         return arena
 
+    def _take_disk(self) -> tuple[DiskFile | None, int]:
+        wanted = self.options.disk_bytes
+        return (SimulatedDisk(wanted, self.random, self.options.faulty_share) if wanted else None), wanted
+
+
+@dataclass(frozen=True)
+class DrawnStores:
+    """Stores of a seed's engine.
+
+    Attributes:
+        names: of the actors, one for each host; empty where there is none.
+        options: of all of them, and of who uses them.
+    """
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+    def of_replica(self, number: int) -> str:
+        """Return the store of the host that a replica is on; replicas take turns."""
+        return self.names[number % len(self.names)]
+
 
 def draw_store(seed: int, *, is_replicated: bool) -> int:
-    """Return the bytes of the store of a seed's engine; 0 where it has none."""
+    """Return the bytes of each store of a seed's engine; 0 where it has none."""
     random = Random(f"{seed} store")
     is_rare = random.randrange(SEEDS_WITH_STORE[is_replicated]) == 0
     return random.choice(ARENA_BYTES) if is_rare != is_replicated else 0
 
 
-@dataclass(frozen=True)
-class Spoil:
-    """Damage to a store's memory, `at` so many seconds after the topology is up, once a slot is there to suffer it.
-
-    Attributes:
-        kind: `flip` a bit of a block, `truncate` it as a copy that ended early, or `reuse` its slot while somebody
-            reads it, as a store does that takes the reader for dead.
-    """
-
-    at: float
-    kind: Kind
-
-
-def draw_spoils(random: Random, seconds: float) -> list[Spoil]:
-    """Return what is spoilt within `seconds`, in its order; nothing in half of the runs."""
-    if random.random() < CALM_SHARE:
-        return []
-    kinds: tuple[Kind, ...] = ("flip", "truncate", "reuse", "reuse")
-    found = [
-        Spoil(random.uniform(0.0, seconds), random.choice(kinds)) for _ in range(random.randint(*SPOILS))
-    ]
-    return sorted(found, key=lambda one: one.at)
+def draw_stores(seed: int, count: int) -> DrawnStores:
+    """Return the stores of a seed's engine with `count` replicas; 0 is an engine without."""
+    arena_bytes = draw_store(seed, is_replicated=count > 0)
+    if not arena_bytes:
+        return DrawnStores((), {})
+    random = Random(f"{seed} hosts")
+    has_two = random.random() < HOSTS_SHARE and count > 1
+    names = (f"{STORE}/0", f"{STORE}/1") if has_two else (STORE,)
+    faulty = random.choice(FAULTY_SHARES)
+    options = {
+        "store": names[0],
+        "stores": names if has_two else (),
+        "store_bytes": arena_bytes,
+        "arena_bytes": arena_bytes,
+        "disk_bytes": random.choice(DISK_BYTES),
+        "faulty_share": faulty,
+        "host_memory": 0,
+        **({"carrier": CARRIER} if faulty else {}),
+    }
+    return DrawnStores(names, options)
 
 
-class Spoiler:
-    """Spoils blocks in the memory of a store, beneath everything that looks after it.
-
-    Attributes:
-        num_spoilt: how many blocks were spoilt.
-    """
-
-    def __init__(self, spoils: list[Spoil], random: Random) -> None:
-        self._spoils, self._random = spoils, random
-        self.num_spoilt = 0
-
-    def begin(self, simulation: Simulation) -> None:
-        """Spoil each block at its time."""
-        now = simulation.loop.time()
-        for spoil in self._spoils:
-            latest = now + spoil.at + MOMENT_SECONDS_MAX
-            simulation.loop.call_at(now + spoil.at, self._strike, simulation, spoil, latest)
-
-    def _strike(self, simulation: Simulation, spoil: Spoil, latest: float) -> None:
-        if simulation.loop.time() > latest:
-            return
-        store: Any = simulation.cell(STORE)
-        index = getattr(getattr(store, "actor", None), "_index", None)
-        if index is None or not self._spoil(index, store.actor._arena, spoil.kind):
-            simulation.loop.call_later(POLL_SECONDS, self._strike, simulation, spoil, latest)
-            return
-        self.num_spoilt += 1
-        simulation.trace.note(simulation.loop.time(), f"{spoil.kind} a block of the store")
-
-    def _spoil(self, index: StoreIndex, arena: SimulatedArena, kind: Kind) -> bool:
-        """Spoil a block, if there is one that suits."""
-        ready = [slot for slot in index._slots.values() if slot.owner is None]
-        pinned = [slot for slot in ready if slot.pins]
-        suited = pinned if kind == "reuse" else pinned or ready
-        if not suited:
-            return False
-        slot = self._random.choice(suited)
-        start, end = slot.place.slot, slot.place.slot + slot.size
-        match kind:
-            case "flip":
-                arena.bytes[self._random.randrange(start, end)] ^= 1 << self._random.randrange(8)
-            case "truncate":
-                arena.bytes[self._random.randrange(start + HEADER.itemsize, end) : end] = 0
-            case "reuse":
-                _reuse(index, arena, slot, self._random.choice(ready), self._random.randbytes(NAME_BYTES))
-        return True
-
-
-def _reuse(index: StoreIndex, arena: SimulatedArena, slot: Slot, other: Slot, name: bytes) -> None:
-    """Give a slot that is being read to a block of this name, which looks like `other`."""
-    inside = slice(HEADER.itemsize, slot.size)
-    content = arena.bytes[other.place.slot :][inside].copy()
-    index._drop(slot)
-    place = index.reserve(name, slot.kind, slot.size, NOBODY)
-    arena.bytes[place.slot :][inside] = content
-    layout, arena.layout = arena.layout, None  # it is not whole, and is not meant to be
-    index.settle(place, NOBODY, ok=True)
-    arena.layout = layout
-
-
-async def left_in_store(simulation: Simulation, *, is_calm: bool) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what is left in the store, now that nothing happens any more, and its counters.
+async def left_in_stores(
+    simulation: Simulation, stores: Sequence[str], *, is_calm: bool
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return what is left in the stores, now that nothing happens any more, and their counters.
 
     Args:
         is_calm: nothing went wrong, so that no block was found spoilt.
     """
-    try:
-        found: StoreStatistics = await simulation.cluster.node.ask(STORE, GetStoreStatistics(), ASK_SECONDS)
-    except PageantError as error:  # it died meanwhile
-        return {repr(error): 1}, {}
-    left = {
-        "reserved slots of the store": found.reserved,
-        "pinned slots of the store": found.pinned,
-        "blocks found spoilt though nothing spoilt them": found.spoilt if is_calm else 0,
+    left: dict[str, int] = {}
+    counters: dict[str, int] = {}
+    for store in stores:
+        try:
+            asked = simulation.cluster.node.ask(store, GetStoreStatistics(), ASK_SECONDS)
+            found: StoreStatistics = await asked
+        except PageantError as error:  # it died meanwhile
+            return {repr(error): 1}, {}
+        left |= {f"{what} of {store}": count for what, count in _held_in(found, is_calm=is_calm).items() if count}
+        for name in COUNTED:
+            counters[f"store: {name}"] = counters.get(f"store: {name}", 0) + getattr(found, name)
+    left |= _misbeliefs(simulation, stores)
+    return left, counters
+
+
+COUNTED = (
+    *("saved", "restored", "spoilt", "evictions", "fetched", "unfetched", "spilled", "loaded", "unloaded"),
+)
+
+
+def _held_in(found: StoreStatistics, *, is_calm: bool) -> dict[str, int]:
+    return {
+        "reserved slots": found.reserved,
+        "pinned slots": found.pinned,
+        "blocks found spoilt though nothing spoilt them, those": found.spoilt if is_calm else 0,
     }
-    counters = {name: getattr(found, name) for name in ("saved", "restored", "spoilt", "evictions")}
-    return {what: count for what, count in left.items() if count}, {
-        f"store: {name}": count for name, count in counters.items()
-    }
+
+
+def _misbeliefs(simulation: Simulation, names: Sequence[str]) -> dict[str, int]:
+    """Return how far stores are from what each other has, now that nothing happens any more."""
+    stores: dict[str, Any] = {name: cell.actor for name in names if (cell := simulation.cell(name)) is not None}
+    found: dict[str, int] = {}
+    for name, store in stores.items():
+        found[f"fetches under way of {name}"] = store._neighbours.fetches.total()
+        for kind in store._layouts:
+            for other in stores.keys() - {name}:
+                there = set(stores[other]._kept(kind))
+                known = {one for one, held in store._neighbours._holders[kind].items() if other in held}
+                found[f"blocks of {other} that {name} misses"] = len(there - known)
+                found[f"blocks of {other} that only {name} knows"] = len(known - there)
+    return {what: count for what, count in found.items() if count}

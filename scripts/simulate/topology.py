@@ -14,6 +14,7 @@ import pageant
 from pageant.actors.client.cast import DEFAULT_CAST
 from pageant.actors.executor.simulated import SimulatedExecutor
 from pageant.actors.executor.simulated_model import NUM_TOKENS
+from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.classes import load_actor_class
 from pageant.actors.runtime.lease import LeaseTerms
 from pageant.actors.runtime.plans import ActorPlan
@@ -29,7 +30,7 @@ from pageant.scripts.simulate.replicas import (
     nodes_of,
     with_replicas,
 )
-from pageant.scripts.simulate.stores import STORE, draw_store
+from pageant.scripts.simulate.stores import STORE, draw_stores
 
 ROOT = "front"
 MODEL = Path(pageant.__file__).parent / "models" / "demo"  # for its tokenizer
@@ -96,8 +97,8 @@ def draw_engine(
     own = classes or {}
     count = draw_count(seed, always=replicas)
     settings = _draw_settings(random, seed, is_replicated=count > 0)
-    if arena_bytes := draw_store(seed, is_replicated=count > 0):
-        settings |= {"store": STORE, "store_bytes": arena_bytes, "arena_bytes": arena_bytes, "host_memory": 0}
+    stores = draw_stores(seed, count)
+    settings |= stores.options
     cast = {**DEFAULT_CAST.classes, "executor": SIMULATED_EXECUTOR}
     _draw_speculation(random, settings, cast)
     # Drafts of the device's own are made by what it sees in one group, without a window.
@@ -122,14 +123,15 @@ def draw_engine(
     others = {**CLASSES, STORE: SIMULATED_STORE, **own}
 
     def plan(name: str, node: str) -> ActorPlan:
-        return _plan(name, node, others[name], settings)
+        return _plan(name, node, others[role_of(name)], settings)
 
-    if arena_bytes:
-        actors = (plan(STORE, _home(Random(f"{seed} home of store"), STORE)), *topology.actors)
+    if stores.names:
+        homes = {name: _home(Random(f"{seed} home of {name}"), name.replace("/", "-")) for name in stores.names}
+        actors = (*(plan(name, home) for name, home in homes.items()), *topology.actors)
         topology = replace(topology, actors=actors, nodes=nodes_of(actors, ROOT))
     if count:
-        prefills = draw_prefills(seed, count) if arena_bytes else 0
-        topology = with_replicas(topology, ROOT, seed, count, plan, prefills)
+        prefills = draw_prefills(seed, count) if stores.names else 0
+        topology = with_replicas(topology, ROOT, seed, count, plan, prefills, stores.of_replica)
     return SeededEngine(topology, StandIn(settings["alphabet"], settings.get("windows", (None,))))
 
 
