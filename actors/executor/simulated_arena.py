@@ -7,11 +7,19 @@ block of that name, in whichever store or KV cache, is held against it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from pageant.actors.executor.tiers.stored_memory import Bools, LayoutShare, SlotLayout, StoredMemory, UInt8
+from pageant.actors.executor.tiers.stored_memory import (
+    Bools,
+    LayoutShare,
+    Region,
+    SlotLayout,
+    StoredMemory,
+    UInt8,
+)
 from pageant.actors.runtime.simulation.loop import PROCESS
 from pageant.protocol.arena import CHECKSUM_BYTES, HEADER, Arena, SlotState, checksums, split
 from pageant.protocol.storing import MoveStored
@@ -20,20 +28,45 @@ _ARENAS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SimulatedArena]]
 """Memory of the stores of each simulation, by path."""
 
 
-_TAGS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[bytes, UInt8]] = WeakKeyDictionary()
-"""What the first block of each name held that could be read in any store of a simulation, uint8 [bytes of all parts]."""
-
-
 class NotWhole(AssertionError):
     """A block is to be read that some rank has not written."""
 
 
-class WrongBlock(AssertionError):
-    """A block does not hold what its name says."""
+class Tags:
+    """Contents of the blocks of all stores of a simulation, by name.
+
+    Attributes:
+        wrong: what was found about blocks that hold another's content.
+    """
+
+    def __init__(self) -> None:
+        self._contents: dict[bytes, UInt8] = {}
+        self.wrong: list[str] = []
+
+    def put(self, name: bytes, content: UInt8) -> None:
+        """Hold a block of all ranks that can be read from now on, uint8 [bytes], against the first of its name."""
+        if not np.array_equal(self._contents.setdefault(name, content.copy()), content):
+            self.wrong.append(f"a block can be read as {name.hex()}, and holds another's content")
+
+    def hold(self, name: bytes, regions: Sequence[Region], parts: Sequence[UInt8]) -> None:
+        """Hold a rank's part of a block that was restored against the block of its name.
+
+        parts: uint8 [bytes] of each region.
+        """
+        known = self._contents.get(name)
+        for region, part in zip(regions, parts, strict=True):
+            own = None if known is None else known[region.start : region.start + region.num_bytes]
+            if own is None or not np.array_equal(own, part):
+                self.wrong.append(f"a block was restored as {name.hex()}, and holds another's content")
 
 
-def _tags() -> dict[bytes, UInt8]:
-    return _TAGS.setdefault(asyncio.get_running_loop(), {})
+_TAGS: WeakKeyDictionary[asyncio.AbstractEventLoop, Tags] = WeakKeyDictionary()
+"""Of each simulation."""
+
+
+def tags_of(loop: asyncio.AbstractEventLoop) -> Tags:
+    """Return the tags of a simulation."""
+    return _TAGS.setdefault(loop, Tags())
 
 
 def simulated_layout(block_bytes: int, members: int, rank: int = 0) -> SlotLayout:
@@ -81,7 +114,6 @@ class SimulatedArena(Arena):
 
         Raises:
             NotWhole: the block can be read from now on, and is not whole.
-            WrongBlock: it is whole, and another's.
         """
         super().write_header(slot, name, generation, state)
         if state == SlotState.READY and self.layout is not None:
@@ -91,8 +123,7 @@ class SimulatedArena(Arena):
             sums = self.words[(slot + HEADER.itemsize) // CHECKSUM_BYTES :][: self.layout.num_parts]
             if not np.array_equal(sums, right):
                 raise NotWhole(f"the block at {slot} can be read, and some rank has not written its part")
-            if not np.array_equal(_tags().setdefault(name, parts.view(np.uint8).copy()), parts.view(np.uint8)):
-                raise WrongBlock(f"the block {name.hex()} at {slot} can be read, and holds another's content")
+            tags_of(asyncio.get_running_loop()).put(name, parts.view(np.uint8))
 
     def populate(self, start: int, end: int) -> None:
         """Do nothing: all pages are there."""
@@ -102,22 +133,12 @@ class TaggedMemory(StoredMemory):
     """An executor's side of a store, that holds each block that it restores against the tag of its name."""
 
     def move(self, request: MoveStored) -> Bools:
-        """See `StoredMemory`.
-
-        Raises:
-            WrongBlock: a block counts as restored, and holds another's content.
-        """
+        """See `StoredMemory`."""
         copied = super().move(request)
-        if request.way == "restore":
-            names = split(request.names)
-            for index in np.flatnonzero(copied).tolist():
-                self._check(names[index], int(request.blocks[index]))
+        if request.way == "restore" and copied.any():
+            tags, names = tags_of(asyncio.get_running_loop()), split(request.names)
+            restored = np.flatnonzero(copied).tolist()
+            contents = self._blocks.read(request.blocks[restored].tolist())
+            for index, parts in zip(restored, contents, strict=True):
+                tags.hold(names[index], self.layout.regions, parts)
         return copied
-
-    def _check(self, name: bytes, block: int) -> None:
-        tag = _tags().get(name)
-        parts = next(iter(self._blocks.read([block])))
-        for region, part in zip(self.layout.regions, parts, strict=True):
-            own = None if tag is None else tag[region.start : region.start + region.num_bytes]
-            if own is None or not np.array_equal(own, part):
-                raise WrongBlock(f"block {block} was restored as {name.hex()}, and holds another's content")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import Context
 from random import Random
 
+from pageant.actors.executor.simulated_arena import tags_of
 from pageant.actors.frontend.frontend import Frontend
 from pageant.actors.runtime.address import role_of
 from pageant.actors.runtime.cell import Cell
@@ -16,13 +17,12 @@ from pageant.actors.runtime.simulation.simulation import MOMENT_SECONDS_MAX
 from pageant.protocol.serving import Finished
 from pageant.scripts.simulate.inspection import Inspection
 from pageant.scripts.simulate.moments import (
-    CHANGING,
     CHANGING_MOMENTS,
     FAULT_MOMENTS,
     FETCH_MOMENTS,
-    FETCHING,
     STORE_MOMENTS,
-    moments_of,
+    WHEN,
+    Scene,
     talking,
     victims,
 )
@@ -92,7 +92,7 @@ class EngineSimulation:
         if self._stores:
             spoils = Random(f"spoils {seed}")
             self._spoiler = Spoiler(self._stores, draw_spoils(spoils, FAULT_SECONDS), spoils)
-        moments = FAULT_MOMENTS if self._operator is None else CHANGING_MOMENTS
+        moments: tuple[str, ...] = FAULT_MOMENTS if self._operator is None else CHANGING_MOMENTS
         if self._stores:
             moments += STORE_MOMENTS if len(self._stores) == 1 else FETCH_MOMENTS
         self._users = self._draw_users(random, random.randint(*REQUESTS))
@@ -118,6 +118,7 @@ class EngineSimulation:
             before_fault=self._note_fault,
             keep_trace=keep_trace,
         )
+        self._tags = tags_of(self._simulation.loop)
 
     @property
     def num_requests(self) -> int:
@@ -275,23 +276,31 @@ class EngineSimulation:
         """Check the engine after every step, and what users say, at once."""
         if self._violations:
             raise self._violations[0]
+        if self._tags.wrong:
+            raise Violation(self._tags.wrong[0])
         self._inspection.check(simulation)
+        if self._inspection.has_strays and self._is_calm():
+            latest = simulation.loop.time() - ABORT_SECONDS
+            kept = self._inspection.strays(simulation, latest) if self._disturbed_until < latest else []
+            if kept:
+                raise Violation(f"{kept} are computed {ABORT_SECONDS} s after their frontends left them")
 
     # What the faults strike.
 
-    def _moments(self) -> dict[str, bool]:
-        requests = self._inspection.requests(self._simulation)
-        transfers = self._inspection.transfers(self._simulation)
-        moments = moments_of(requests, transfers, all_came=all(user.incarnation for user in self._users))
-        moments[FETCHING] = self._inspection.is_fetching(self._simulation, self._stores)
-        if self._operator is not None:
-            moments[CHANGING] = self._operator.is_busy
-        return moments
+    def _scene(self) -> Scene:
+        simulation, inspection = self._simulation, self._inspection
+        return Scene(
+            requests=lambda: inspection.requests(simulation),
+            transfers=lambda: inspection.transfers(simulation),
+            all_came=lambda: all(user.incarnation for user in self._users),
+            is_changing=lambda: self._operator is not None and self._operator.is_busy,
+            is_fetching=lambda: inspection.is_fetching(simulation, self._stores),
+        )
 
     def _is_time(self, simulation: Simulation, fault: Fault) -> bool:
         if fault.kind == "hang" and not self._is_paced(fault.target):
             return False
-        return not fault.when or self._moments()[fault.when]
+        return not fault.when or WHEN[fault.when](self._scene())
 
     def _is_paced(self, executor: str) -> bool:
         """Tell whether it knows how long steps take. Before that it waits for ten minutes."""
@@ -302,6 +311,7 @@ class EngineSimulation:
         """Note what the engine was at when a fault struck."""
         now = simulation.loop.time()
         self._disturbed_until = max(self._disturbed_until, now + fault.seconds + SETTLE_SECONDS)
+        scene = self._scene()
+        there = [moment for moment, is_there in WHEN.items() if is_there(scene)]
         for victim in victims(self._homes, fault):
-            for moment, there in self._moments().items():
-                self.counters[f"{victim} in {moment}"] += there
+            self.counters.update(f"{victim} in {moment}" for moment in there)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pageant.actors.blocks.stored import Transfer
@@ -14,7 +14,7 @@ from pageant.protocol.errors import PageantError
 from pageant.protocol.scheduling import GetSchedulerStatistics, SchedulerStatistics
 
 ASK_SECONDS = 20.0
-LOOK_SECONDS = 0.001
+LOOK_SECONDS = 0.004
 """Time between two looks for a scheduler that is down, which is looked for after every callback otherwise."""
 
 
@@ -31,6 +31,8 @@ class Inspection:
         # The number of steps at the latest check of each.
         self._checked_at = dict.fromkeys(prefixes, -1)
         self._looked_at = -1.0
+        # Since when schedulers have requests that their frontends do not know, by prefix and wire id.
+        self._strays: dict[tuple[str, str], float] = {}
         # The most deaths of each executor that were seen; one that has left counts on.
         self._deaths: dict[str, int] = {}
 
@@ -79,10 +81,35 @@ class Inspection:
                 continue
             self._checked_at[prefix] = core.counters.steps
             core.check_integrity()
+            self._find_strays(simulation, prefix, core.requests)
             blocks: Any = simulation.cell(f"{prefix}blocks")
             allocation = getattr(blocks.actor, "_allocation", None) if blocks is not None else None
             if allocation is not None:  # another's block manager has what it likes
                 allocation.check_integrity()
+
+    @property
+    def has_strays(self) -> bool:
+        """Tell whether schedulers have requests that their frontends do not know."""
+        return bool(self._strays)
+
+    def strays(self, simulation: Simulation, latest: float) -> list[str]:
+        """Return the requests that schedulers have still though frontends have not known them since `latest`."""
+        found = []
+        for prefix in self._prefixes:
+            scheduler: Any = simulation.cell(f"{prefix}scheduler")
+            there = [] if scheduler is None else [one.request_id for one in scheduler.actor.core.requests]
+            found += [f"{prefix}{one}" for one in there if self._strays.get((prefix, one), latest) < latest]
+        return found
+
+    def _find_strays(self, simulation: Simulation, prefix: str, requests: Iterable[Any]) -> None:
+        """Note which requests of a replica's scheduler their frontends do not know."""
+        now, known = simulation.loop.time(), self._strays
+        self._strays = {key: since for key, since in known.items() if key[0] != prefix}
+        for one in requests:
+            frontend: Any = simulation.cell(one.frontend)
+            if frontend is not None and one.request_id not in frontend.actor._open:
+                key = (prefix, one.request_id)
+                self._strays[key] = known.get(key, now)
 
     def _look(self, simulation: Simulation) -> None:
         """Find the schedulers that have begun since."""

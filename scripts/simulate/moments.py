@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pageant.actors.blocks.stored import Arrival, Transfer
@@ -28,7 +29,13 @@ TALKS = (
     *(("frontend", "tokenizer"), ("frontend", "grammar"), ("frontend", "scheduler")),
     *(("scheduler", "blocks"), ("scheduler", "executor"), ("scheduler", "drafter"), ("blocks", "executor")),
     *(("executor", "grammar"), ("scheduler", "detokenizer"), ("detokenizer", "frontend")),
-    *(("blocks", "store"), ("store", "store"), ("frontend", "router"), ("scheduler", "router"), ("blocks", "router")),
+    *(
+        ("blocks", "store"),
+        ("store", "store"),
+        ("frontend", "router"),
+        ("scheduler", "router"),
+        ("blocks", "router"),
+    ),
     ("lifecycle", "frontend"),
 )
 """Who has something to say to whom."""
@@ -43,22 +50,36 @@ ROWS = (
 """Of the table; `hang` is a step that never returns."""
 
 
-def moments_of(
-    requests: Iterable[Any], transfers: Iterable[Transfer] = (), *, all_came: bool
-) -> dict[str, bool]:
-    """Return whether any of the scheduler's requests is in prefill, in decode, preempted or handed over; whether blocks
-    are copied to a store or from it; and whether these are the last requests."""
-    requests = list(requests)
-    transfers = list(transfers)
-    return {
-        "prefill": any(one.row is not None and not one.output for one in requests),
-        "decode": any(one.row is not None and one.output for one in requests),
-        "preempted": any(one.row is None and one.num_preemptions for one in requests),
-        "draining": all_came and bool(requests),
-        HANDING_OVER: any(one.hands_over for one in requests),
-        SAVING: any(not isinstance(one, Arrival) for one in transfers),
-        RESTORING: any(isinstance(one, Arrival) for one in transfers),
-    }
+@dataclass(frozen=True)
+class Scene:
+    """Engine that is looked at.
+
+    Attributes:
+        requests, transfers: return what its schedulers know, and the copies of blocks to and from stores that are under
+            way.
+        all_came: these are the last requests.
+        is_changing, is_fetching: tell whether a replica comes or goes, and whether a store fetches blocks from another.
+    """
+
+    requests: Callable[[], Iterable[Any]]
+    transfers: Callable[[], Iterable[Transfer]]
+    all_came: Callable[[], bool]
+    is_changing: Callable[[], bool]
+    is_fetching: Callable[[], bool]
+
+
+WHEN: dict[str, Callable[[Scene], bool]] = {
+    "prefill": lambda scene: any(one.row is not None and not one.output for one in scene.requests()),
+    "decode": lambda scene: any(one.row is not None and one.output for one in scene.requests()),
+    "preempted": lambda scene: any(one.row is None and one.num_preemptions for one in scene.requests()),
+    "draining": lambda scene: scene.all_came() and any(True for _ in scene.requests()),
+    CHANGING: lambda scene: scene.is_changing(),
+    HANDING_OVER: lambda scene: any(one.hands_over for one in scene.requests()),
+    SAVING: lambda scene: any(not isinstance(one, Arrival) for one in scene.transfers()),
+    RESTORING: lambda scene: any(isinstance(one, Arrival) for one in scene.transfers()),
+    FETCHING: lambda scene: scene.is_fetching(),
+}
+"""Tells of each moment whether it is there."""
 
 
 def talking(actors: Iterable[str]) -> list[tuple[str, str]]:

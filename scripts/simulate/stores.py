@@ -27,6 +27,10 @@ HOSTS_SHARE = 0.6
 FAULTY_SHARES = (0.0, 0.0, 0.1, 0.5)
 """Of fetches, and of blocks that are read from a disk, those that go wrong."""
 ASK_SECONDS = 20.0
+COUNTED = (
+    *("saved", "restored", "spoilt", "evictions"),
+    *("fetched", "unfetched", "spilled", "loaded", "unloaded"),
+)
 SLOT_BYTES = 8
 """Bytes of a token in the simulated KV memory."""
 CARRIER = "pageant.scripts.simulate.fetches:FaultyCarrier"
@@ -125,16 +129,22 @@ async def left_in_stores(
             found: StoreStatistics = await asked
         except PageantError as error:  # it died meanwhile
             return {repr(error): 1}, {}
-        left |= {f"{what} of {store}": count for what, count in _held_in(found, is_calm=is_calm).items() if count}
+        is_faulty = _has_faults(simulation, store)
+        left |= {
+            f"{what} of {store}": count
+            for what, count in _held_in(found, is_calm=is_calm and not is_faulty).items()
+            if count
+        }
         for name in COUNTED:
             counters[f"store: {name}"] = counters.get(f"store: {name}", 0) + getattr(found, name)
     left |= _misbeliefs(simulation, stores)
     return left, counters
 
 
-COUNTED = (
-    *("saved", "restored", "spoilt", "evictions", "fetched", "unfetched", "spilled", "loaded", "unloaded"),
-)
+def _has_faults(simulation: Simulation, store: str) -> bool:
+    """Tell whether fetches and disks fail now and then."""
+    cell = simulation.cell(store)
+    return cell is not None and getattr(cell.actor.options, "faulty_share", 0.0) > 0
 
 
 def _held_in(found: StoreStatistics, *, is_calm: bool) -> dict[str, int]:
@@ -147,7 +157,9 @@ def _held_in(found: StoreStatistics, *, is_calm: bool) -> dict[str, int]:
 
 def _misbeliefs(simulation: Simulation, names: Sequence[str]) -> dict[str, int]:
     """Return how far stores are from what each other has, now that nothing happens any more."""
-    stores: dict[str, Any] = {name: cell.actor for name in names if (cell := simulation.cell(name)) is not None}
+    stores: dict[str, Any] = {
+        name: cell.actor for name in names if (cell := simulation.cell(name)) is not None
+    }
     found: dict[str, int] = {}
     for name, store in stores.items():
         found[f"fetches under way of {name}"] = store._neighbours.fetches.total()

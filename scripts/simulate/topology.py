@@ -126,7 +126,9 @@ def draw_engine(
         return _plan(name, node, others[role_of(name)], settings)
 
     if stores.names:
-        homes = {name: _home(Random(f"{seed} home of {name}"), name.replace("/", "-")) for name in stores.names}
+        homes = {
+            name: _home(Random(f"{seed} home of {name}"), name.replace("/", "-")) for name in stores.names
+        }
         actors = (*(plan(name, home) for name, home in homes.items()), *topology.actors)
         topology = replace(topology, actors=actors, nodes=nodes_of(actors, ROOT))
     if count:

@@ -88,6 +88,32 @@ def test_an_end_that_is_taken_from_the_old_place(monkeypatch):
     assert "ended with ('abort'" in caught_by()
 
 
+def test_a_place_that_goes_on_with_what_has_moved(monkeypatch):
+    """Nobody takes what it says, and it computes all the same."""
+    move = SchedulerCore.move
+
+    def moved(self, message):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.requests, "end", lambda *args, **how: None)
+            return move(self, message)
+
+    monkeypatch.setattr(SchedulerCore, "move", moved)
+    assert "after their frontends left them" in caught_by(first=10)
+
+
+def test_a_move_that_loses_the_latest_token(monkeypatch):
+    """The new place computes it once more, and so does the user get it."""
+    resubmit = Moving._resubmit
+
+    def cut(self, sequences, peers):
+        for sequence in sequences.values():
+            del sequence.token_ids[-1:]
+        resubmit(self, sequences, peers)
+
+    monkeypatch.setattr(Moving, "_resubmit", cut)
+    assert "the right ones are" in caught_by()
+
+
 def waits_for_ever(violation):
     """Tell whether a violation is of a request that waits for ever, as drains of its replica then do."""
     texts = ("never ended", "do not come to rest", "did not answer DrainReplica")

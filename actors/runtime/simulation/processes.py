@@ -124,6 +124,7 @@ class SimulatedProcess(Process):
 
     def __init__(self, loop: VirtualLoop, node: str, incarnation: int, random: Random) -> None:
         super().__init__(f"{node}#{incarnation}")
+        self.node_name = node
         self._loop, self._random = loop, random
         self._ended: asyncio.Future[str] = loop.create_future()
         self._outside = copy_context()  # its parent's

@@ -128,6 +128,8 @@ class Simulation:
         self._crash: Violation | None = None
         self._caught = _CaughtExceptions()
         self._quiet = False
+        # The cells that were found last, by actor, and the processes that they were found in; None is the root.
+        self._cells: dict[str, tuple[Cell, SimulatedProcess | None]] = {}
 
     def run(self) -> Outcome:
         """Run to the end. Never raises for what the topology does."""
@@ -284,11 +286,23 @@ class Simulation:
 
     def cell(self, actor: str) -> Cell | None:
         """Return the cell of an actor that lives, on whichever node, or None."""
-        for node in self.nodes():
-            cell = node.cells.get(actor)
-            if cell is not None and not cell.closed:
+        if (known := self._cells.get(actor)) is not None:
+            cell, process = known
+            if not cell.closed and (process is None or self._is_latest(process)):
                 return cell
+            del self._cells[actor]
+        processes = self.platform.processes.values()
+        places = ((process.node, process) for process in processes if not process.dead)
+        for node, process in ((self.cluster.node, None), *places):
+            found = None if node is None else node.cells.get(actor)
+            if found is not None and not found.closed:
+                self._cells[actor] = (found, process)
+                return found
         return None
+
+    def _is_latest(self, process: SimulatedProcess) -> bool:
+        """Tell whether a process lives, and no other has taken its node over."""
+        return not process.dead and self.platform.processes.get(process.node_name) is process
 
 
 class _CaughtExceptions(logging.Handler):
