@@ -43,8 +43,9 @@ FAULT_SECONDS = 1.0  # in which faults do, and then wait for their moments
 FAULT_SHARES = {
     "frontend": 1,
     "drafter": 6,
-    "store": 6,
 }  # of the faults, by actor: there are several of these, or seldom one
+FETCHING_SHARE = 6
+"""The same of stores that fetch from one another."""
 END_SECONDS_MAX = 300.0  # by which all must have ended after that
 REST_SECONDS_MAX = 60.0  # by which nothing is left of them
 POLL_SECONDS = 0.05
@@ -59,6 +60,7 @@ class EngineSimulation:
         faults: instead of those that the seed draws.
         classes: actors of the user's own, see `draw_engine`.
         replicas: the engine is to have replicas, whether the seed says so or not.
+        num_requests: make no more than so many, and let nothing else happen than `faults`; None is as the seed says.
 
     Attributes:
         counters: what happened: to users, in the scheduler, and what the faults interrupted.
@@ -71,6 +73,7 @@ class EngineSimulation:
         faults: Sequence[Fault] | None = None,
         classes: Mapping[str, str] | None = None,
         replicas: bool = False,
+        num_requests: int | None = None,
         keep_trace: bool = False,
     ) -> None:
         random = Random(f"engine {seed}")
@@ -86,23 +89,29 @@ class EngineSimulation:
         if topology.grow is not None:
             changes = draw_changes(Random(f"changes {seed}"), FAULT_SECONDS)
             changes += draw_moves(Random(f"moves {seed}"), FAULT_SECONDS, self._frontends)
+            changes = changes if num_requests is None else []
             self._operator = Operator(changes, self._violations.append, self.counters)
         self._spoiler: Spoiler | None = None
         self._stores = [name for name in homes if role_of(name) == STORE]
         if self._stores:
             spoils = Random(f"spoils {seed}")
-            self._spoiler = Spoiler(self._stores, draw_spoils(spoils, FAULT_SECONDS), spoils)
+            drawn_spoils = draw_spoils(spoils, FAULT_SECONDS) if num_requests is None else []
+            self._spoiler = Spoiler(self._stores, drawn_spoils, spoils)
         moments: tuple[str, ...] = FAULT_MOMENTS if self._operator is None else CHANGING_MOMENTS
         if self._stores:
             moments += STORE_MOMENTS if len(self._stores) == 1 else FETCH_MOMENTS
         self._users = self._draw_users(random, random.randint(*REQUESTS))
+        self._deliveries_min = DELIVERIES_MIN
+        if num_requests is not None:
+            self._users, self._deliveries_min = self._users[:num_requests], 0
         self._random = Random(f"more {seed}")
+        shares = FAULT_SHARES if len(self._stores) < 2 else {**FAULT_SHARES, STORE: FETCHING_SHARE}
         drawn = draw_faults(
             random,
             FAULT_SECONDS,
             ROOT,
             homes,
-            targets=[name for name in homes for _ in range(FAULT_SHARES.get(role_of(name), 2))],
+            targets=[name for name in homes for _ in range(shares.get(role_of(name), 2))],
             pairs=talking(homes),
             hanging=[name for name in homes if name.endswith("executor/0")],
             moments=moments,
@@ -124,6 +133,16 @@ class EngineSimulation:
     def num_requests(self) -> int:
         """Return how many requests are made."""
         return len(self._users)
+
+    @property
+    def homes(self) -> dict[str, str]:
+        """Return the node of each actor, also of replicas that may be added."""
+        return self._homes
+
+    @property
+    def began(self) -> float:
+        """Return when everything was up, in virtual seconds, once it ran."""
+        return self._simulation.began
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -155,7 +174,7 @@ class EngineSimulation:
         if operator is not None:
             await operator.finish(simulation)
         await self._until_all_ended(loop.time() + END_SECONDS_MAX)
-        while simulation.trace.deliveries < DELIVERIES_MIN:
+        while simulation.trace.deliveries < self._deliveries_min:
             more = self._draw_users(self._random, MORE_REQUESTS)
             self._users += more
             self._come(more)

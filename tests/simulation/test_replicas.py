@@ -89,7 +89,7 @@ def test_an_end_that_is_taken_from_the_old_place(monkeypatch):
 
 
 def test_a_place_that_goes_on_with_what_has_moved(monkeypatch):
-    """Nobody takes what it says, and it computes all the same."""
+    """Requests that nobody asks for any more are computed all the same."""
     move = SchedulerCore.move
 
     def moved(self, message):

@@ -130,7 +130,7 @@ def test_reservations_of_a_dead_block_manager_that_stay(monkeypatch):
 
 
 def test_a_request_that_is_refused_for_good_while_copies_hold_the_blocks(monkeypatch):
-    """It fits once they have ended."""
+    """A request that fits once they have ended."""
     monkeypatch.setattr(StoredBlocks, "awaits_room", lambda self: False)
     assert "the KV-block manager refuses" in caught_by()
 

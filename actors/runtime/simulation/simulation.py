@@ -122,6 +122,8 @@ class Simulation:
         )
         self.struck: Counter[str] = Counter()
         self.cluster: Cluster
+        # When everything was up, in virtual seconds: times of faults count from there.
+        self.began = 0.0
         self._play, self._check, self._before_fault, self._limits = play, check, before_fault, limits
         self._is_time = is_time or (lambda simulation, fault: True)
         self._deaths = deaths
@@ -154,7 +156,7 @@ class Simulation:
             async for _ in self.cluster.startup():
                 pass
         self.loop.after_callback = self._checked
-        began = self.loop.time()
+        began = self.began = self.loop.time()
         for fault in self.faults:
             self.loop.call_at(began + fault.at, self._strike, fault, began + fault.at + MOMENT_SECONDS_MAX)
         await self._play(self)
