@@ -137,8 +137,7 @@ class TaggedMemory(StoredMemory):
         copied = super().move(request)
         if request.way == "restore" and copied.any():
             tags, names = tags_of(asyncio.get_running_loop()), split(request.names)
-            restored = np.flatnonzero(copied).tolist()
-            contents = self._blocks.read(request.blocks[restored].tolist())
-            for index, parts in zip(restored, contents, strict=True):
+            for index in np.flatnonzero(copied).tolist():
+                parts = next(iter(self._blocks.read([int(request.blocks[index])])))
                 tags.hold(names[index], self.layout.regions, parts)
         return copied
