@@ -14,6 +14,7 @@ import numpy as np
 
 from pageant.actors.executor.tiers.stored_memory import (
     Bools,
+    HostBlocks,
     LayoutShare,
     Region,
     SlotLayout,
@@ -130,7 +131,16 @@ class SimulatedArena(Arena):
 
 
 class TaggedMemory(StoredMemory):
-    """An executor's side of a store, that holds each block that it restores against the tag of its name."""
+    """An executor's side of a store, that holds each block that it restores against the tag of its name.
+
+    Args:
+        caches: uint8 [blocks, bytes] each, the blocks of the KV cache.
+        layout, kind: see `StoredMemory`.
+    """
+
+    def __init__(self, caches: Sequence[UInt8], layout: SlotLayout, kind: bytes) -> None:
+        super().__init__(HostBlocks(caches), layout, kind, SimulatedArena.open)
+        self._caches = caches
 
     def move(self, request: MoveStored) -> Bools:
         """See `StoredMemory`."""
@@ -138,6 +148,6 @@ class TaggedMemory(StoredMemory):
         if request.way == "restore" and copied.any():
             tags, names = tags_of(asyncio.get_running_loop()), split(request.names)
             for index in np.flatnonzero(copied).tolist():
-                parts = next(iter(self._blocks.read([int(request.blocks[index])])))
-                tags.hold(names[index], self.layout.regions, parts)
+                block = int(request.blocks[index])
+                tags.hold(names[index], self.layout.regions, [cache[block] for cache in self._caches])
         return copied

@@ -14,7 +14,7 @@ from pageant.actors.executor.batch.scoring import Scored
 from pageant.actors.executor.batch.trees import kept_slots
 from pageant.actors.executor.guided.pending_sample import PendingSample, PooledResults
 from pageant.actors.executor.options import ExecutorOptions
-from pageant.actors.executor.simulated_arena import SimulatedArena, TaggedMemory, simulated_layout
+from pageant.actors.executor.simulated_arena import TaggedMemory, simulated_layout
 from pageant.actors.executor.simulated_drafts import SimulatedProposer
 from pageant.actors.executor.simulated_draws import (
     SimulatedDraw,
@@ -34,7 +34,7 @@ from pageant.actors.executor.simulated_model import (
     written,
 )
 from pageant.actors.executor.tiers.moving import Move, Way
-from pageant.actors.executor.tiers.stored_memory import HostBlocks, StoredMemory
+from pageant.actors.executor.tiers.stored_memory import StoredMemory
 from pageant.protocol.arrays import int64
 from pageant.protocol.logprobs import Logprobs
 from pageant.protocol.verification import MISSING, NO_DRAFTS, Drafts
@@ -119,7 +119,7 @@ class SimulatedRunner:
             halves = np.split(self._kv.view(np.uint8), 2, axis=1)
             layout = simulated_layout(self._kv[0].nbytes, options.num_members, rank)
             kind = b"simulated-blocks"
-            self.stored = TaggedMemory(HostBlocks(halves), layout, kind, SimulatedArena.open)
+            self.stored = TaggedMemory(halves, layout, kind)
 
     @property
     def memory_bytes(self) -> dict[str, int]:
