@@ -28,6 +28,13 @@ def simulate(
         bool,
         typer.Option("--replicas", help="Every engine has replicas, which one seed in five has otherwise."),
     ] = False,
+    handover_deaths: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SEED",
+            help="Instead, let each actor die before and after each message of this seed's first handover.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run the engine in simulated time, with actors killed and messages delayed and lost as each seed says."""
@@ -35,7 +42,11 @@ def simulate(
 
     find_classes_here()
     classes = command.parse_classes(actor or [])
-    if trace is not None:
+    if handover_deaths is not None:
+        if classes or trace is not None or json:
+            raise typer.BadParameter("--handover-deaths and --actor, --trace and --json exclude one another")
+        held = command.handover_deaths(handover_deaths, jobs)
+    elif trace is not None:
         held = command.trace(trace, classes, replicas=replicas)
     else:
         options = {"shrink": shrink, "json": json, "replicas": replicas}

@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from pageant.scripts.simulate.engine import EngineSimulation
+from pageant.scripts.simulate.handovers import find_handover
 from pageant.scripts.simulate.runs import Ran, Total, run_seeds, shorten
 
 FAILURES_MAX = 5  # that are shown
@@ -107,6 +108,26 @@ def _count(title: str, names: list[str], total: Total, shown: set[str]) -> None:
     for name in names:
         print(f"  {total.counters[name]:>9,} {name}")
     shown.update(names)
+
+
+def handover_deaths(seed: int, jobs: int) -> bool:
+    """Run each death of an actor at each message of a seed's first handover. Return whether all held."""
+    try:
+        handover = find_handover(seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    began, deaths = time.monotonic(), [*handover.deaths()]
+    failed = 0
+    for death, violation in zip(deaths, handover.violations(deaths, jobs), strict=True):
+        if violation is not None:
+            failed += 1
+            print(f"{death}: {violation}", file=sys.stderr)
+    seconds = time.monotonic() - began
+    print(
+        f"{len(deaths)} deaths at {len(handover.times)} messages of the handover of seed {seed} in {seconds:.1f} s, "
+        f"{failed} with a violation"
+    )
+    return not failed
 
 
 def trace(seed: int, classes: Mapping[str, str], *, replicas: bool = False) -> bool:

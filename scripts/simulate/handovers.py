@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pageant.actors.runtime.simulation import Fault
 from pageant.scripts.simulate.engine import EngineSimulation
+from pageant.scripts.simulate.runs import run_all
 from pageant.scripts.simulate.topology import ROOT
 
 REQUESTS = 3
@@ -45,6 +46,10 @@ class Handover:
     def violation(self, death: Fault) -> str | None:
         """Return what a death breaks; None where every request ends well, and nothing is left of any."""
         return _simulation(self.seed, [death]).run().violation
+
+    def violations(self, deaths: Sequence[Fault], jobs: int) -> Iterator[str | None]:
+        """Yield what each death breaks, in order; see `violation`."""
+        return run_all(self.violation, deaths, jobs)
 
 
 def find_handover(seed: int) -> Handover:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
+from typing import TypeVar
 
 from pageant.actors.runtime.parent_death import die_with_parent
 from pageant.actors.runtime.simulation.faults import Fault
 from pageant.actors.runtime.simulation.shrink import shrink
 from pageant.scripts.simulate.engine import EngineSimulation
 
-CHUNK = 8  # seeds that a process is given at a time
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CHUNK = 8  # runs that a process is given at a time
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,18 @@ def run_seeds(
     seeds: Iterable[int], jobs: int, classes: Mapping[str, str] | None = None, *, replicas: bool = False
 ) -> Iterator[Ran]:
     """Yield each seed's run, in order, as they are done; see `run_seed`."""
-    run = partial(run_seed, classes=classes, replicas=replicas)
+    return run_all(partial(run_seed, classes=classes, replicas=replicas), seeds, jobs)
+
+
+def run_all(run: Callable[[Item], Result], items: Iterable[Item], jobs: int) -> Iterator[Result]:
+    """Yield what `run` returns for each item, in order, as they are done in so many processes."""
     if jobs == 1:
-        yield from map(run, seeds)
+        yield from map(run, items)
         return
     # A killed parent cannot end its pool: without the initializer the processes would stay for good.
     context, parent = get_context("spawn"), (os.getpid(),)
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=die_with_parent, initargs=parent) as pool:
-        yield from pool.map(run, seeds, chunksize=CHUNK)
+        yield from pool.map(run, items, chunksize=CHUNK)
 
 
 def shorten(seed: int, classes: Mapping[str, str] | None = None, *, replicas: bool = False) -> list[Fault]:
