@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 
 from pageant.actors.store import actor, carrier, fetching, spilling
 from pageant.actors.store.fetching import Fetching
 from pageant.actors.store.neighbours import Neighbours
 from pageant.protocol.arena import CHECKSUM_BYTES, HEADER, SlotState, aligned, checksums, rebase
+from pageant.scripts.simulate.disks import SimulatedDisk
 from pageant.scripts.simulate.replicas import draw_count
 from pageant.scripts.simulate.runs import run_seed
 from pageant.scripts.simulate.stores import draw_stores
@@ -73,10 +73,19 @@ def take_in(arena, layout, copied) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("part", "suit"), [(fetching, has_two), (spilling, has_disk)])
-def test_a_block_that_is_taken_in_unseen(monkeypatch, part, suit):
-    monkeypatch.setattr(part, "adopt", take_in)
-    assert "holds another's content" in caught_by(suit, has_faults)
+def test_a_block_that_is_fetched_and_taken_in_unseen(monkeypatch):
+    monkeypatch.setattr(fetching, "adopt", take_in)
+    assert "holds another's content" in caught_by(has_two, has_faults)
+
+
+def test_a_block_that_is_read_from_a_disk_and_taken_in_unseen(monkeypatch):
+    """Few blocks are read from disks, so every read goes wrong here."""
+    begin = SimulatedDisk.__init__
+    monkeypatch.setattr(
+        SimulatedDisk, "__init__", lambda self, num_bytes, random, share: begin(self, num_bytes, random, 1.0)
+    )
+    monkeypatch.setattr(spilling, "adopt", take_in)
+    assert "holds another's content" in caught_by(has_disk)
 
 
 def test_a_store_that_answers_a_fetch_with_another_blocks_bytes(monkeypatch):

@@ -247,9 +247,9 @@ class StoredMemory:
                 continue
             # Sums are of what was copied, whatever is in the slot by now.
             sums = self._copied(arena.address + slot + self._starts, self._blocks.place(block))
-            expected = self._checksums(arena, slot)[self._numbers]
-            whole = np.array_equal(with_generation(sums, generation), expected)
-            yield whole and arena.holds(slot, name, generation, SlotState.READY)
+            yield self._fits(arena, slot, with_generation(sums, generation)) and arena.holds(
+                slot, name, generation, SlotState.READY
+            )
         self._blocks.flush()
 
     def _copied(self, sources: Int64, destinations: Int64) -> UInt64:
@@ -257,6 +257,10 @@ class StoredMemory:
         copies = PartCopies(sources, destinations, self._counts, self._part_bytes, self._in_words)
         self._copy(copies, self._sums)
         return self._sums
+
+    def _fits(self, arena: Arena, slot: int, sums: UInt64) -> bool:
+        """Tell whether the sums of a slot's parts, uint64 [parts], are those that were written with it."""
+        return np.array_equal(sums, self._checksums(arena, slot)[self._numbers])
 
     def _checksums(self, arena: Arena, slot: int) -> npt.NDArray[np.uint64]:
         first = (slot + HEADER.itemsize) // CHECKSUM_BYTES
