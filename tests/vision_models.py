@@ -89,10 +89,12 @@ def _mistral3() -> Any:
     )
 
 
-def _gemma3() -> Any:
+def _gemma3(window: int = 24) -> Any:
     kinds = ["sliding_attention", "sliding_attention", "full_attention"]
     return transformers.Gemma3Config(
-        text_config=transformers.Gemma3TextConfig(**TEXT, head_dim=16, sliding_window=24, layer_types=kinds),
+        text_config=transformers.Gemma3TextConfig(
+            **TEXT, head_dim=16, sliding_window=window, layer_types=kinds
+        ),
         vision_config=transformers.SiglipVisionConfig(**_TOWER, image_size=56, patch_size=14),
         mm_tokens_per_image=4,
         image_token_index=IMAGE,
@@ -179,6 +181,11 @@ FAMILIES = {
         _gemma3,
         Gemma3ImageProcessorPil(size={"height": 56, "width": 56}),
     ),
+    "gemma3_narrow": Family(  # its windows are shorter than an image, which sees itself all the same
+        transformers.Gemma3ForConditionalGeneration,
+        lambda: _gemma3(window=3),
+        Gemma3ImageProcessorPil(size={"height": 56, "width": 56}),
+    ),
     "pixtral": Family(
         transformers.LlavaForConditionalGeneration,
         _pixtral,
@@ -244,7 +251,7 @@ class Seeing:
     @property
     def placeholder(self) -> int:
         """The token that stands for an image in a prompt."""
-        return BEGIN if self.name == "gemma3" else IMAGE
+        return BEGIN if self.name.startswith("gemma3") else IMAGE
 
     def prompt(self, tokens: Sequence[int | str]) -> list[int]:
         """Return the tokens of a prompt in which "image" stands for an image, as the family's templates have it."""
@@ -265,7 +272,7 @@ class Seeing:
         seen = (given["input_ids"] == IMAGE).long()
         if self.name.startswith("qwen"):
             given["mm_token_type_ids"] = seen.int()
-        if self.name == "gemma3":
+        if self.name.startswith("gemma3"):
             given["token_type_ids"] = seen
         return given
 
@@ -273,7 +280,7 @@ class Seeing:
         """Return the tokens of an image, by what transformers' processor says of it."""
         if self.name == "llava":
             return [IMAGE] * 16
-        if self.name == "gemma3":
+        if self.name.startswith("gemma3"):
             return [BEGIN, *[IMAGE] * 4, END]
         if self.name.startswith("qwen"):
             return [IMAGE] * (int(found["image_grid_thw"][index].prod()) // 4)

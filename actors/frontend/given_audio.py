@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pageant.models.audio.families import RATE
-from pageant.models.audio.processing import BYTES_MAX, CHANNELS_MAX, RATE_MAX
+from pageant.models.audio.processing import BYTES_MAX, CHANNELS_MAX, RATE_MAX, complaint
 from pageant.protocol.arrays import int32
 from pageant.protocol.embedding import PromptEmbeds
 from pageant.protocol.errors import BadRequest
@@ -66,7 +66,7 @@ def read_sound(value: Any, place: str = "audio") -> AudioPart:
             and their rate.
 
     Raises:
-        BadRequest: none of them, no samples, or some that are no numbers; names the place.
+        BadRequest: none of them, no samples, or some that are no numbers or far above 1; names the place.
     """
     if isinstance(value, AudioPart):
         return value
@@ -86,8 +86,8 @@ def read_sound(value: Any, place: str = "audio") -> AudioPart:
         raise BadRequest(f"{place} is {found}; {_EXPECTED}, of floats between -1 and 1", place)
     if not samples.size:
         raise BadRequest(f"{place} has 0 samples; expected some", place)
-    if not np.isfinite(samples).all():
-        raise BadRequest(f"{place} has samples that are no numbers (NaN or infinite); expected none", place)
+    if (wrong := complaint(samples)) is not None:
+        raise BadRequest(f"{place} {wrong}", place)
     return _as_file(samples.T if samples.ndim == 2 else samples, int(rate), place)
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BYTES_MAX", "SECONDS_MAX", "AudioRefused", "decode"]
+__all__ = ["BYTES_MAX", "SECONDS_MAX", "AudioRefused", "complaint", "decode"]
 
 BYTES_MAX = 25 << 20
 """Of a file, as with OpenAI."""
 SECONDS_MAX = 1800
 RATE_MAX = 768_000
 CHANNELS_MAX = 32
+AMPLITUDE_MAX = 2.0**31
+"""Of a sample: far above 1, and as much as whole numbers of 32 bits have. The features of 1e20 are no numbers."""
 FORMATS = ("WAV", "WAVEX", "RF64", "W64", "FLAC", "OGG", "MP3", "MPEG", "AIFF", "AU", "CAF")
 EXPECTED = "expected a WAV, FLAC, OGG, MP3 or AIFF file"
 
@@ -30,7 +33,7 @@ def decode(data: bytes, rate: int) -> Samples:
     Memory is bounded by `SECONDS_MAX`.
 
     Raises:
-        AudioRefused: no sound, a damaged, empty or too long one, or samples that are no numbers.
+        AudioRefused: no sound, a damaged, empty or too long one, or samples that are no numbers or far above 1.
     """
     import soundfile
 
@@ -65,13 +68,22 @@ def _read(file: object) -> Samples:
         count += len(block)
         if count > most:
             raise AudioRefused(f"the sound is longer than {SECONDS_MAX} s; at most that is taken")
+        if (wrong := complaint(block)) is not None:
+            raise AudioRefused(f"the sound {wrong}")
         pieces.append(block.mean(axis=1, dtype=np.float32) if block.shape[1] > 1 else block[:, 0].copy())
     if not pieces:
         raise AudioRefused("the sound has 0 samples; expected some")
-    samples = np.concatenate(pieces)
+    return np.concatenate(pieces)
+
+
+def complaint(samples: npt.NDArray[np.floating[Any]]) -> str | None:
+    """Return what is wrong with float samples [samples, channels]; None where nothing is."""
     if not np.isfinite(samples).all():
-        raise AudioRefused("the sound has samples that are no numbers (NaN or infinite); expected none")
-    return samples
+        return "has samples that are no numbers (NaN or infinite); expected none"
+    most = float(np.abs(samples).max(initial=0.0))
+    if most > AMPLITUDE_MAX:
+        return f"has samples up to {most:g}; expected floats between -1 and 1"
+    return None
 
 
 def _resampled(samples: Samples, own: int, rate: int) -> Samples:

@@ -178,9 +178,17 @@ def _opened(data: bytes) -> Image:
     width, height = image.size
     if width * height > PIXELS_MAX:
         raise ImageRefused(f"the image has {width} x {height} pixels; at most {PIXELS_MAX} are taken")
-    if getattr(image, "is_animated", False):
+    if _is_animated(image):
         raise ImageRefused("the image is animated; expected a single frame")
     return image
+
+
+def _is_animated(image: Image) -> bool:
+    """Tell whether an image has frames one after another.
+
+    Cameras put a preview or the view of a second lens behind a photograph (MPO), and the first is the photograph.
+    """
+    return image.format != "MPO" and bool(getattr(image, "is_animated", False))
 
 
 def _upright(image: Image) -> Image:

@@ -12,7 +12,14 @@ from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImag
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from pageant.models.vision.isolated import argument_of, open_decoder, pixels_of
-from pageant.models.vision.processing import PIXELS_MAX, ImageRefused, Processing, decode, normalised
+from pageant.models.vision.processing import (
+    BYTES_MAX,
+    PIXELS_MAX,
+    ImageRefused,
+    Processing,
+    decode,
+    normalised,
+)
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 COMMON = {"resample": 3, "scale": 1 / 255, "mean": MEAN, "std": STD}
@@ -67,16 +74,18 @@ def header(width, height):
 
 
 SOUND = noise((64, 48))
+FRAMES = {"save_all": True, "append_images": [noise((64, 48), 1)]}
 REFUSED = {
     "a text": (b"no image at all", "no image that is known here; expected a PNG, JPEG"),
     "nothing": (b"", "no image that is known here"),
     "a truncated PNG": (written(SOUND)[:2000], "damaged or cut short"),
     "a truncated JPEG": (written(SOUND, "JPEG")[:900], "damaged or cut short"),
     "a header of a huge image": (header(60_000, 60_000), f"60000 x 60000 pixels; at most {PIXELS_MAX}"),
-    "an animation": (
-        written(SOUND, "GIF", save_all=True, append_images=[noise((64, 48), 1)]),
-        "animated; expected a single frame",
-    ),
+    "too many bytes": (bytes(BYTES_MAX + 1), f"{BYTES_MAX + 1} bytes; at most {BYTES_MAX} are taken"),
+    **{
+        f"an animated {form}": (written(SOUND, form, **FRAMES), "animated; expected a single frame")
+        for form in ("GIF", "PNG", "WEBP")
+    },
     "a drawing": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", r"a drawing \(SVG\); expected a PNG"),
     "a TIFF": (written(SOUND, "TIFF"), "no image that is known here"),
     "a line": (written(noise((2000, 2))), "2000 x 2 pixels; expected at most 200 times as many"),
@@ -120,11 +129,42 @@ def test_kinds_of_images_become_red_green_and_blue(name):
     assert max(abs(one - right) for one, right in zip(found, expected, strict=True)) <= 2
 
 
-def test_an_image_is_turned_as_its_exif_data_says():
-    halves = np.zeros((48, 48, 3), np.uint8)
-    halves[:24] = 255  # white above
+TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""How a camera that is held so saves what it sees, by the EXIF standard's numbers."""
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+@pytest.mark.parametrize("orientation", TURNED)
+def test_an_image_is_turned_as_its_exif_data_says(orientation, form):
+    corners = np.zeros((48, 64, 3), np.uint8)
+    corners[:24], corners[:, :32, 0] = 255, 128  # each quarter has a colour of its own
+    upright = Image.fromarray(corners)
     exif = Image.Exif()
-    exif[0x0112] = 3  # half a turn
+    exif[0x0112] = orientation
+    saved = written(upright.transpose(TURNED[orientation]), form, exif=exif)
     processing = Processing(kind="crop", shortest=48, size=(48, 48), **COMMON)
-    found = decode(written(Image.fromarray(halves), exif=exif), processing)
-    assert found[:20].max() == 0 and found[30:].min() == 255
+    found, expected = decode(saved, processing), decode(written(upright), processing)
+    places = np.ix_([4, 40], [4, 40])
+    assert np.abs(found[places].astype(int) - expected[places]).max() <= 4
+
+
+def test_exif_data_that_says_nonsense_changes_nothing():
+    exif = Image.Exif()
+    exif[0x0112] = 77
+    for one in (exif, b"Exif\0\0and no more"):
+        saved = written(SOUND, "JPEG", exif=one, quality=95)
+        assert (decode(saved, CROP) == decode(written(SOUND, "JPEG", quality=95), CROP)).all()
+
+
+def test_a_photograph_with_a_second_picture_is_the_first():
+    """Cameras of telephones put a preview, or the view of another lens, into the same file."""
+    both = written(SOUND, "MPO", quality=95, **FRAMES)
+    assert (decode(both, CROP) == decode(written(SOUND, "JPEG", quality=95), CROP)).all()
