@@ -18,7 +18,7 @@ import typer
 
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.models import suit
-from pageant.scripts.bench.plan_layouts import Layout, LayoutShape, drawn_requests, warm_up_of
+from pageant.scripts.bench.plan_layouts import VOCABULARY, Layout, LayoutShape, drawn_requests, warm_up_of
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.engine_options import with_engine_options
 from pageant.scripts.planning.calibration import Calibration
@@ -27,8 +27,6 @@ from pageant.scripts.planning.requests import PlannedRequest
 from pageant.scripts.report import Json, publish, table
 from pageant.scripts.tuning.workloads import Drawn, Workload, named
 
-VOCABULARY = 250
-"""Token ids of prompts, which every vocabulary has."""
 OTHER_SEED = 1000
 """Added to a seed for prompts that no run before has left in a cache."""
 BARS = (

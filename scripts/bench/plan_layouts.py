@@ -23,8 +23,10 @@ from pageant.scripts.planning.shapes import shape_of
 from pageant.scripts.tuning.serving import server_of
 from pageant.scripts.tuning.workloads import Drawn, Part
 
-__all__ = ["Layout", "LayoutShape", "drawn_requests", "warm_up_of"]
+__all__ = ["VOCABULARY", "Layout", "LayoutShape", "drawn_requests", "warm_up_of"]
 
+VOCABULARY = 250
+"""Token ids of prompts, which every vocabulary has."""
 LATE_SECONDS = 300.0
 """Requests have so long after the last arrival: with all of them at once, the last ones wait."""
 STORE = "256MiB"

@@ -28,6 +28,7 @@ BENCHMARKS = {
         "guided",
         "images",
         "latency",
+        "level",
         "mtp",
         "overhead",
         "page",
