@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import tempfile
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,13 +78,10 @@ class _Candidate:
     def plan(self, requests: list[PlannedRequest]) -> Outcome:
         return self.layout.plan(self.calibration, requests)
 
-    @cached_property
-    def longest(self) -> int:
-        return self.layout.longest(self.calibration)
-
 
 def _drawn(workload: str, candidate: _Candidate) -> Drawn:
-    return Drawn(named(workload).fitted(candidate.longest), 1.0, VOCABULARY)
+    longest = candidate.layout.longest(candidate.calibration)
+    return Drawn(named(workload).fitted(longest), 1.0, VOCABULARY)
 
 
 def bound_between(smaller: Outcome, larger: Outcome) -> ServiceLevel:

@@ -102,18 +102,13 @@ class Layout:
         """Return the most tokens of a request."""
         return shape_of(calibration.load, self._measured).max_model_len
 
-    def plan(
-        self, calibration: Calibration, requests: Sequence[PlannedRequest], replicas: int | None = None
-    ) -> Outcome:
-        """Return what is expected of these requests, on this number of replicas or another."""
+    def plan(self, calibration: Calibration, requests: Sequence[PlannedRequest]) -> Outcome:
+        """Return what is expected of these requests."""
         options: dict[str, Any] = {"serving": calibration.serving}
         if self.layout.prefills:
             options |= {"prefills": self.layout.prefills, "handover": "always"}
             options["copy_seconds"] = self._copy_seconds
-        shape, speeds = (
-            shape_of(calibration.load, self._measured),
-            (1.0,) * (replicas or self.layout.replicas),
-        )
+        shape, speeds = shape_of(calibration.load, self._measured), (1.0,) * self.layout.replicas
         return PlannedCluster(shape, calibration.load.costs, speeds, **options).run(requests)
 
     def run(
