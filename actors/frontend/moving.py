@@ -9,7 +9,8 @@ and its end is on the way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -28,6 +29,9 @@ KEEPERS = ("scheduler", "detokenizer")
 """Roles of which a new life knows nothing that the former held for a request."""
 SEQUENCE_TOKENS = 64
 """Tokens that an open sequence counts for beside those that are known."""
+DRAINED_AT_ONCE = 8
+"""The most sequences that move from a drained place at a time. Where they go on, a step that takes up all of a place's
+sequences would hold up every stream for the sum of their copies and last tokens."""
 
 
 class Moving:
@@ -139,8 +143,10 @@ class Moving:
         for name, sequence in list(self._of(peers, None).items()):
             self._submit(name, sequence, self._choose(peers))
         for place in list(peers.places.values()):
-            if not place.is_ready or place.draining >= MOVING:
+            if not place.is_ready:
                 self._move(peers, place)
+            else:
+                self._drain(peers, place)
 
     def went(self, peers: Peers, place: Place, event: ActorDown) -> None:
         """Move the requests of a place that has just lost an actor."""
@@ -166,11 +172,30 @@ class Moving:
             epoch: the incarnation of the executor whose death is the cause; 0 for another cause.
         """
         staying = {name: one for name, one in self._of(peers, place).items() if not one.is_moving}
-        others = [other for other in peers.places.values() if other is not place and other.is_open]
-        is_gone = peers.places.get(place.prefix) is not place
-        if not staying or not (others or is_gone):
+        if staying and self._has_elsewhere(peers, place):
+            self._end_there(peers, place, staying, epoch)
+
+    def _drain(self, peers: Peers, place: Place, unknown: Collection[str] = ()) -> None:
+        """Move some requests of a place that is drained; the others follow when it has ended these.
+
+        Args:
+            unknown: sequences that have ended there, as the place has just said. Their ends are on the way.
+        """
+        if place.draining < MOVING or not place.is_ready or not self._has_elsewhere(peers, place):
             return
-        self._end_there(peers, place, staying, epoch)
+        here = self._of(peers, place)
+        staying = {name: one for name, one in here.items() if not one.is_moving and name not in unknown}
+        if place.answers_moves:
+            room = DRAINED_AT_ONCE - sum(one.is_moving for one in here.values())
+            staying = dict(itertools.islice(staying.items(), max(0, room)))
+        if staying:
+            self._end_there(peers, place, staying)
+
+    @staticmethod
+    def _has_elsewhere(peers: Peers, place: Place) -> bool:
+        """Tell whether requests of a place have where to go, or no place to stay."""
+        is_gone = peers.places.get(place.prefix) is not place
+        return is_gone or any(other is not place and other.is_open for other in peers.places.values())
 
     def _end_there(
         self, peers: Peers, place: Place, sequences: Mapping[str, OpenSequence], epoch: int = 0
@@ -216,6 +241,8 @@ class Moving:
                 if sequence.submit is not None and not sequence.submit.handover:
                     sequence.next_place = ""
         self._resubmit(ended, peers)
+        if place is not None:
+            self._drain(peers, place, message.unknown)
 
     def handed_over(self, names: Iterable[str], peers: Peers) -> None:
         """Submit sequences where they go on, with their first tokens: another replica has computed their prompts."""

@@ -293,6 +293,35 @@ def test_pooling_that_is_not_said_or_not_known_is_refused(
         pageant.LLM(tmp_path, **SMALL)
 
 
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"pooling_type": "STEP"}, r"pooler_config.pooling_mode is 'step'"),
+        ({"pooling_type": 3}, "pooler_config.pooling_type is 3"),
+        ({"pooling": "CLS"}, "pooler_config.pooling is 'CLS'; expected pooling_type or normalize"),
+    ],
+)
+def test_a_pooling_that_a_user_says_and_nobody_knows_is_refused(
+    saved: Callable[..., Saved], config: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(pageant.CheckpointError, match=why):
+        pageant.LLM(saved("bert", "plain")[0], pooler_config=config, **SMALL)
+
+
+def test_any_width_is_cut_of_a_model_that_says_no_list(saved: Callable[..., Saved]) -> None:
+    model = saved("bert", "any_width", pooling="mean", config={"is_matryoshka": True})
+    size = embedded(model, "mean", TEXTS[0]).shape[-1]
+    with serving(model[0]) as llm:
+        (whole,) = llm.embed(TEXTS[0], PoolingParams(normalize=False))
+        for width in (1, 13, size):
+            (cut,) = llm.embed(TEXTS[0], dimensions=width)
+            first = torch.tensor(whole.outputs.embedding[:width])
+            np.testing.assert_allclose(cut.outputs.embedding, F.normalize(first, dim=0), atol=1e-6)
+        for width in (0, size + 1):
+            with pytest.raises(pageant.BadRequest, match=f"dimensions is {width}"):
+                llm.embed(TEXTS[0], dimensions=width)
+
+
 def test_modules_before_the_pooling_are_refused(tmp_path: Path) -> None:
     save_model(tmp_path, "bert", pooling="mean", dense=24)
     listed = json.loads((tmp_path / "modules.json").read_text())

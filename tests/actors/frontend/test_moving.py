@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pageant.actors.frontend.frontend import Frontend
+from pageant.actors.frontend.moving import DRAINED_AT_ONCE
 from pageant.actors.frontend.requests import Opening
 from pageant.actors.runtime.address import replica_of, role_of
 from pageant.actors.runtime.clock import MonotonicClock
@@ -264,6 +265,32 @@ async def test_a_replica_that_is_drained_gets_no_new_ones_and_then_loses_its_old
     assert place == "replica-0/" and len(move.request_ids) == 1
     stage.hear_moved(0, move.request_ids)
     assert stage.told(Submit)[-1][0] == "replica-1/"
+
+
+async def test_many_requests_of_a_drained_replica_move_some_at_a_time(stage):
+    """Requests that have ended there meanwhile stop neither the others nor themselves."""
+    stage.replica(0)
+    for number in range(2 * DRAINED_AT_ONCE + 3):
+        await stage.open(f"r{number}")
+    names = [one.request_id for _, one in stage.told(Submit)]
+    stage.replica(1, **{DRAINING: 0})
+    stage.actor.peer_changed(
+        ActorChanged(
+            address=f"{stage.model}replica-0/scheduler", incarnation=1, facts={MOVES: 1, DRAINING: MOVING}
+        )
+    )
+    ended = names[1]
+    for wave in (names[:DRAINED_AT_ONCE], names[DRAINED_AT_ONCE : 2 * DRAINED_AT_ONCE]):
+        assert stage.told(Move)[-1][1].request_ids == tuple(wave)
+        there = [name for name in wave if name != ended]
+        stage.hear_moved(0, there, unknown=[ended] if ended in wave else [])
+    last = stage.told(Move)[-1][1].request_ids
+    assert {*last} == {ended, *names[2 * DRAINED_AT_ONCE :]}
+    stage.hear_moved(0, names[2 * DRAINED_AT_ONCE :], unknown=[ended])
+    assert len(stage.told(Move)) == 3, "nothing is left but the one that has ended"
+    assert [place for place, _ in stage.told(Submit)[len(names) :]] == ["replica-1/"] * (len(names) - 1)
+    stage.hear(0, ended, [5], 0, Finished(reason="length"))
+    assert stage.actor.num_open == len(names) - 1
 
 
 async def test_a_replica_that_was_removed_leaves_nothing(stage):
