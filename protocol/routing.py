@@ -73,8 +73,11 @@ class Route(Request[Routed], frozen=True, kw_only=True):
     adapters: tuple[str | None, ...]
     """As in `Submit`: they are part of the names of blocks."""
     tenants: tuple[str, ...]
-    has_embeddings: tuple[bool, ...]
-    """The prompt consists of embeddings, and its blocks' names are not known here."""
+    text_tokens: Int32Vector
+    """int32 [N]: the tokens before the first embedding of each prompt; all of them where it has none.
+
+    Block managers alone know the names of later blocks.
+    """
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

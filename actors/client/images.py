@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from pageant.actors.client.tokenizers import revision_of
-from pageant.actors.runtime.replicating import is_replicated
 from pageant.actors.runtime.topology import Topology
 from pageant.models.checkpoint import Checkpoint, CheckpointError, resolve
 from pageant.models.vision.families import VisionSpec, read_vision
@@ -131,10 +130,6 @@ def _refuse_others(topology: Topology) -> None:
     for name in _ALONE:
         if (count := _option(topology, name)) not in (None, 1):
             raise TopologyError(name, f"found {count!r:.80}; expected 1 with images, {texts_alone}")
-    if is_replicated(topology, topology):
-        raise TopologyError(
-            "replicas", f"they are not served with images; expected 1 and no router, {texts_alone}"
-        )
     speculation = topology.settings.get("speculation")
     method = speculation.get("method") if isinstance(speculation, Mapping) else None
     if method in DEVICE_METHODS:

@@ -85,8 +85,18 @@ class Advice:
             extra_keys=tuple(submit.extra_keys for submit in submits),
             adapters=tuple(submit.adapter for submit in submits),
             tenants=tuple(submit.tenant for submit in submits),
-            has_embeddings=tuple(submit.prompt_embeds is not None for submit in submits),
+            text_tokens=int32([_num_text_tokens(submit) for submit in submits]),
         )
+
+
+def _num_text_tokens(submit: Submit) -> int:
+    """Return the number of a prompt's tokens before the first that an embedding stands for."""
+    embeds = submit.prompt_embeds
+    if embeds is None:
+        return len(submit.prompt_token_ids)
+    if embeds.attended or embeds.places is None or not len(embeds.places):
+        return 0
+    return int(embeds.places[0])
 
 
 def advised_submits(submits: Sequence[Submit], advised: Advised) -> list[Submit]:

@@ -13,6 +13,7 @@ import msgspec
 from pageant.actors.grammar.compiling import Compiler
 from pageant.actors.grammar.errors import GrammarError, GrammarKills
 from pageant.actors.runtime.isolation import IsolatedDeath, IsolatedLimits, Isolation
+from pageant.models.errors import CheckpointError
 from pageant.protocol.structured_outputs import StructuredOutputsParams
 
 KILLERS_MAX = 1024
@@ -82,7 +83,7 @@ def open_compiler(argument: str) -> Callable[[bytes], bytes]:
     path, vocab_size, end_tokens = json.loads(argument)
     try:
         compiler = Compiler.from_checkpoint(Path(path), vocab_size, end_tokens)
-    except GrammarError as error:  # no source can be followed with this model
+    except (GrammarError, CheckpointError) as error:  # no source can be followed with this model
         refusal = str(error).encode(errors="backslashreplace")
         return lambda data: refusal
 

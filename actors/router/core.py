@@ -180,10 +180,9 @@ class RouterCore:
         bits = self._columns.bits
         if not bits:
             return "", 0, len(token_ids), ""
-        names: list[bytes] = []
-        if not asked.has_embeddings[row]:
-            root = root_name(asked.salts[row], asked.extra_keys[row], asked.adapters[row])
-            names = self._names(root, token_ids)
+        text_tokens = int(asked.text_tokens[row])
+        root = root_name(asked.salts[row], asked.extra_keys[row], asked.adapters[row])
+        names = self._names(root, token_ids, text_tokens)
         depths, _ = self._index.match(iter(names), bits)
         request = RoutedRequest(
             num_tokens=len(token_ids),
@@ -194,7 +193,7 @@ class RouterCore:
         candidates = self._columns.candidates(depths, self._block_size, len(token_ids), now)
         chosen, prefills = self._choose_kind(request, candidates), False
         place = chosen.name
-        if not asked.has_embeddings[row] and request.max_tokens != 1:
+        if text_tokens == len(token_ids) and request.max_tokens != 1:
             first = self._choose_prefill(request, candidates)
             if first is not None and is_apart(self._handover, request, first, chosen, self._block_size):
                 chosen, prefills = first, True
@@ -222,11 +221,14 @@ class RouterCore:
             return None
         return self._choose(request, candidates.where(prefills))
 
-    def _names(self, root: bytes, token_ids: npt.NDArray[np.int32]) -> list[bytes]:
-        """Return the names of a prompt's full blocks. The last token is always computed, so that its block is none."""
+    def _names(self, root: bytes, token_ids: npt.NDArray[np.int32], text_tokens: int) -> list[bytes]:
+        """Return the names of the full blocks before a prompt's embeddings.
+
+        The last token is always computed, so that its block is none.
+        """
         if not self._block_size:
             return []
-        blocks, _ = full_blocks(token_ids[:-1], self._block_size)
+        blocks, _ = full_blocks(token_ids[: min(text_tokens, len(token_ids) - 1)], self._block_size)
         return block_names(root, blocks)
 
     def _choose(self, request: RoutedRequest, candidates: Candidates) -> Candidate:

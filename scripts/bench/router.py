@@ -121,16 +121,17 @@ def _prompt(random: np.random.Generator, prefixes: Tokens, tokens: int) -> Token
 def make_route(prompts: list[Tokens]) -> Route:
     """Return the question where these prompts had best go."""
     count = len(prompts)
+    lengths = int32([len(one) for one in prompts])
     return Route(
         model="",
         token_ids=np.concatenate(prompts),
-        lengths=int32([len(one) for one in prompts]),
+        lengths=lengths,
         max_tokens=int32([64] * count),
         salts=(None,) * count,
         extra_keys=((),) * count,
         adapters=(None,) * count,
         tenants=("",) * count,
-        has_embeddings=(False,) * count,
+        text_tokens=lengths,
     )
 
 

@@ -175,7 +175,7 @@ class PlannedCluster:
             extra_keys=((),),
             adapters=(None,),
             tenants=("",),
-            has_embeddings=(False,),
+            text_tokens=int32([len(request.prompt)]),
         )
         routed = self._router.route(asked, self.now)
         via = routed.via[0] if routed.via else ""

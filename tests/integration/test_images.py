@@ -235,8 +235,6 @@ def test_what_is_not_there_yet_is_refused_by_name(llava, tmp_path):
         pageant.LLM(llava.path, tensor_parallel=2, **ENGINE)
     with pytest.raises(TopologyError, match=r"pipeline_parallel.*expected 1 with images"):
         pageant.LLM(llava.path, pipeline_parallel=2, **ENGINE)
-    with pytest.raises(TopologyError, match=r"replicas.*not served with images"):
-        pageant.LLM(llava.path, replicas=2, **ENGINE)
     for method in DEVICE_METHODS:
         settings = {"speculation": {"method": method, "model": str(llava.path)}}
         with pytest.raises(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pageant.actors.frontend.advice import NO_ADVICE, Advice, Advised, advised_submits
 from pageant.protocol.arrays import int32, int64
+from pageant.protocol.embedding import NAME_BYTES, PromptEmbeds
 from pageant.protocol.errors import DeadlineExceeded, PeerGone, RemoteError
 from pageant.protocol.routing import Routed
 from pageant.protocol.sampling import SamplingParams
@@ -46,7 +48,23 @@ async def test_requests_of_one_turn_are_one_question():
     assert question.token_ids.tolist() == [1, 2, 3] and question.lengths.tolist() == [2, 1]
     assert (question.model, question.max_tokens.tolist()) == ("small/", [7, 7])
     assert (question.salts, question.adapters) == (("s", None), (None, "key"))
-    assert (question.tenants, question.has_embeddings) == (("", "t"), (False, False))
+    assert (question.tenants, question.text_tokens.tolist()) == (("", "t"), [2, 1])
+
+
+@pytest.mark.parametrize(
+    ("places", "attended", "count"), [(None, False, 0), ([2, 4], False, 2), ([0], False, 0), ([0], True, 0)]
+)
+async def test_a_question_says_where_the_text_before_embeddings_ends(places, attended, count):
+    rows = np.zeros((5 if places is None else len(places), 4), np.float32)
+    embeds = PromptEmbeds(
+        rows=rows,
+        names=np.zeros(len(rows) * NAME_BYTES, np.uint8),
+        places=None if places is None else int32(places),
+        attended=attended,
+    )
+    stage = Asking(Routed(places=("a/",), tickets=int64([5]), expected_tokens=int32([1])))
+    await stage.advice.ask(submit("x", 1, 2, 3, 4, 5, prompt_embeds=embeds))
+    assert stage.asked[0].text_tokens.tolist() == [count]
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ class ModelCluster:
                 "extra_keys": ((),),
                 "adapters": (None,),
                 "tenants": ("",),
-                "has_embeddings": (False,),
+                "text_tokens": int32([len(token_ids)]),
             },
         )
         routed = self.core.route(asked, self.now)

@@ -23,7 +23,7 @@ def load(*seen, waiting=0, seconds=0.001):
     return Load(seen=int64(seen), waiting_tokens=waiting, running=0, waiting=0, seconds_per_token=seconds)
 
 
-def route(core, *prompts, now=0.0, salt=None, adapter=None):
+def route(core, *prompts, now=0.0, salt=None, adapter=None, text=None):
     count = len(prompts)
     return core.route(
         Route(
@@ -32,7 +32,10 @@ def route(core, *prompts, now=0.0, salt=None, adapter=None):
             lengths=int32([len(prompt) for prompt in prompts]),
             max_tokens=int32([0] * count),
             **{"salts": (salt,) * count, "extra_keys": ((),) * count, "adapters": (adapter,) * count},
-            **{"tenants": ("t",) * count, "has_embeddings": (False,) * count},
+            **{
+                "tenants": ("t",) * count,
+                "text_tokens": int32([len(prompt) if text is None else text for prompt in prompts]),
+            },
         ),
         now,
     )
@@ -68,6 +71,12 @@ def test_a_prompt_goes_where_its_prefix_is(core):
     routed = route(core, PROMPT)
     assert routed.places == (B,) and routed.expected_tokens.tolist() == [1]
     assert core.hit_tokens == 32
+
+
+@pytest.mark.parametrize(("text", "left"), [(0, 33), (15, 33), (16, 17), (31, 17), (32, 1)])
+def test_of_a_prompt_with_embeddings_the_text_before_them_is_looked_up(core, text, left):
+    core.blocks_changed(B, stored(PROMPT))
+    assert route(core, PROMPT, text=text).expected_tokens.tolist() == [left]
 
 
 @pytest.mark.parametrize("other", [{"salt": "s"}, {"adapter": "a"}])

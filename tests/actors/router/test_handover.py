@@ -49,7 +49,7 @@ def test_the_operator_decides_otherwise():
     assert not is_apart("never", request(), candidate("p/"), place, 16)
 
 
-def route(core: RouterCore, *, has_embeddings: bool = False, max_tokens: int = 0):
+def route(core: RouterCore, *, text_tokens: int = 64, max_tokens: int = 0):
     asked = Route(
         model="",
         token_ids=int32(range(64)),
@@ -59,7 +59,7 @@ def route(core: RouterCore, *, has_embeddings: bool = False, max_tokens: int = 0
         extra_keys=((),),
         adapters=(None,),
         tenants=("",),
-        has_embeddings=(has_embeddings,),
+        text_tokens=int32([text_tokens]),
     )
     return core.route(asked, 0.0)
 
@@ -80,6 +80,6 @@ def test_requests_that_gain_nothing_are_not_handed_over():
     core = RouterCore(make_policy("least"), handover="always")
     core.scheduler_up("replica-0/", 1, only_prefills=True)
     core.scheduler_up("replica-1/", 1)
-    assert route(core, has_embeddings=True).via == (), "their blocks are in no store"
+    assert route(core, text_tokens=63).via == (), "their blocks are in no store"
     assert route(core, max_tokens=1).via == (), "they end with their first token"
     assert route(core).via == ("replica-0/",)
