@@ -5,6 +5,7 @@ It ends when its standard input does, and leaves no core. Nothing that the funct
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
     function: Callable[[bytes], bytes] = load_object(opener, "opener")(argument)
     _limit_memory(int(memory_bytes))
     threading.stack_size(int(stack_bytes))
-    serving = threading.Thread(target=_serve, args=(function, sys.stdin.buffer, answers))
+    serving = threading.Thread(target=_serve_caller, args=(function, sys.stdin.buffer, answers))
     serving.start()
     serving.join()
     return 0
@@ -42,10 +43,19 @@ def _limit_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (present + more, present + more))
 
 
+def _serve_caller(function: Callable[[bytes], bytes], inputs: BinaryIO, answers: BinaryIO) -> None:
+    """Serve until the process that asks ends, whatever it was about to say or to hear."""
+    with contextlib.suppress(BrokenPipeError):
+        _serve(function, inputs, answers)
+
+
 def _serve(function: Callable[[bytes], bytes], inputs: BinaryIO, answers: BinaryIO) -> None:
     _send(answers, READY)
     while head := inputs.read(LENGTH_BYTES):
-        data = inputs.read(int.from_bytes(head, "little"))
+        count = int.from_bytes(head, "little")
+        data = inputs.read(count)
+        if len(data) < count:
+            return
         try:
             answer = function(data)
         except MemoryError:

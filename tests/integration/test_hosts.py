@@ -72,6 +72,48 @@ asyncio.run(main())
 """
 
 
+# What runs on the front host: streams move between replicas, and write on wherever they are; says what stores did.
+MOVED = """
+import asyncio, json, sys
+import pageant
+from pageant.protocol.replicas import MoveRequests
+from pageant.protocol.storing import GetStoreStatistics
+PLACES = ["replica-0/", "replica-1/"]
+async def stream(engine, prompt, params, counts, index):
+    async for output in engine.generate(prompt, params):
+        counts[index] = len(output.outputs[0].token_ids)
+    return output.outputs[0].token_ids
+async def stores(engine):
+    return [await engine.ask(f"store/{index}", GetStoreStatistics()) for index in range(2)]
+async def go_on(counts, streams):
+    before = list(counts)
+    while any(now <= then and not one.done() for now, then, one in zip(counts, before, streams)):
+        await asyncio.sleep(0)
+async def move(engine, source, target, *progress):
+    asked = MoveRequests(source=source, target=target, num_tokens=100_000)
+    moved = (await engine.ask("frontend", asked)).num_sequences
+    await go_on(*progress)
+    return moved
+async def main():
+    topology, prompts, params, blocks = json.loads(sys.argv[1])
+    async with pageant.Engine(topology=topology) as engine:
+        counts = [0] * len(prompts)
+        streams = [asyncio.ensure_future(stream(engine, prompt, pageant.SamplingParams(**params), counts, index))
+                   for index, prompt in enumerate(prompts)]
+        await go_on(counts, streams)
+        while sum([one.saved for one in await stores(engine)]) < blocks:
+            await asyncio.sleep(0)
+        moved = [await move(engine, *way, counts, streams) for way in (PLACES, PLACES[::-1], PLACES)]
+        found = await stores(engine)
+        print("moved", flush=True)
+        tokens = await asyncio.gather(*streams)
+        print(json.dumps({"tokens": tokens, "moved": moved, "fetched": [one.fetched for one in found],
+                          "restored": [one.restored for one in found], "spoilt": [one.spoilt for one in found],
+                          }), flush=True)
+asyncio.run(main())
+"""
+
+
 pytestmark = pytest.mark.skipif(not can(), reason="network namespaces need root")
 
 
@@ -223,3 +265,38 @@ async def test_kv_follows_a_request_to_another_host(lan, key, checkpoint):
     there = min(stores, key=lambda one: one["fetched"])
     assert (here["fetched"], here["restored"], there["served"]) == (12, 12, 12)
     assert here["unfetched"] == here["spoilt"] == there["spoilt"] == 0
+
+
+async def test_streams_move_between_hosts_and_outlive_one(lan, key, checkpoint):
+    """A replica on each host. Its streams go to the other and back with their blocks, and then one host dies."""
+    prompts = [[4 + (7 * place + index) % 90 for place in range(200)] for index in range(4)]
+    params = {**PARAMS, "max_tokens": 250}
+    names = ("executor", "scheduler", "blocks", "detokenizer", "grammar")
+    topology = {
+        "model": str(checkpoint.path),
+        **SETTINGS,
+        **{"listen": "tcp://10.77.0.1:5702", "keys": str(key), "suspicion_seconds": 5},
+        "nodes": {"front": {}, "host-0": {"host": "10.77.0.2"}, "host-1": {"host": "10.77.0.3"}},
+        "replicas": 2,
+        "actors": {
+            **{name: {"node": "host-{replica}"} for name in names},
+            "store": {"each": "host", "options": {"memory": "8MiB"}},
+        },
+    }
+    front = await run(lan, "front", sys.executable, "-c", MOVED, json.dumps([topology, prompts, params, 48]))
+    arguments = ("--join", topology["listen"], "--keys", str(key))
+    keepers = [Keeper(lan, host, node, arguments) for host, node in (("near", "host-0"), ("far", "host-1"))]
+    try:
+        async with asyncio.timeout(SECONDS):
+            assert await front.stdout.readline() == b"moved\n", (await front.stderr.read()).decode()
+            keepers[1].kill()
+            told, errors = await front.communicate()
+    finally:
+        await asyncio.gather(*(keeper.stop() for keeper in keepers))
+    assert front.returncode == 0, errors.decode()
+    found = json.loads(told)
+    async with pageant.Engine(checkpoint.path, placement="one", **SETTINGS) as engine:
+        right = [await engine.complete(prompt, SamplingParams(**params)) for prompt in prompts]
+    assert found["tokens"] == [one.outputs[0].token_ids for one in right]
+    assert all(found["moved"]) and found["spoilt"] == [0, 0]
+    assert sum(found["restored"]) >= sum(found["fetched"]) >= 12, "one prompt's full blocks at least"

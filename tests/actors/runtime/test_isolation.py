@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
-from pageant.actors.runtime.isolation import IsolatedDeath, IsolatedLimits, Isolation
+from pageant.actors.runtime import isolated
+from pageant.actors.runtime.isolation import LENGTH_BYTES, IsolatedDeath, IsolatedLimits, Isolation
 
 # The life of a process is what is tested.
 pytestmark = pytest.mark.usefixtures("real_processes")
@@ -127,3 +130,19 @@ def test_a_process_that_ended_while_it_waited_charges_no_input(isolation):
         os.kill(worker._process.pid, signal.SIGKILL)
         worker._process.wait(30)
     assert one.call(b"echo again") == b"-again" and one.deaths == 0
+
+
+@pytest.mark.parametrize(
+    "said", [b"", len(b"echo a").to_bytes(LENGTH_BYTES, "little") + b"echo a", b"\x09\0\0\0ech"]
+)
+def test_a_process_whose_caller_has_gone_ends_without_a_word(said):
+    """Its caller hears no more, and may have died in the middle of an input."""
+    read, write = os.pipe()
+    os.close(read)
+    command = (sys.executable, "-m", isolated.__name__, OPENER, "-", str(256 * MIB), str(16 * MIB))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    try:
+        found = subprocess.run(command, input=said, stdout=write, stderr=subprocess.PIPE, env=environment)
+    finally:
+        os.close(write)
+    assert (found.returncode, found.stderr) == (0, b"")
