@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import itertools
 import re
 import subprocess
 import sys
@@ -44,6 +45,15 @@ def test_each_floor_imports_only_from_the_floors_below():
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 broken" in result.stdout
+
+
+def test_torchvision_is_never_a_dependency():
+    """One that was built for another torch breaks transformers, so no part of Pageant may bring it."""
+    project = PYPROJECT["project"]
+    named = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    assert named and not [one for one in named if re.match("torchvision", one)]
+    pattern = re.compile(r"^\s*(import|from) torchvision\b", re.MULTILINE)
+    assert not [path for path in _sources(*SOURCE_FOLDERS) if pattern.search(path.read_text())]
 
 
 @pytest.mark.parametrize(

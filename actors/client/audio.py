@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from pageant.actors.client.tokenizers import revision_of
-from pageant.actors.runtime.replicating import is_replicated
 from pageant.actors.runtime.topology import Topology
 from pageant.models.audio.families import read_audio
 from pageant.models.checkpoint import Checkpoint, CheckpointError, resolve
@@ -61,10 +60,6 @@ def _refuse_others(topology: Topology) -> None:
     for name in _ALONE:
         if (count := _option(topology, name)) not in (None, 1):
             raise TopologyError(name, f"found {count!r:.80}; expected 1 for a model that hears")
-    if is_replicated(topology, topology):
-        raise TopologyError(
-            "replicas", "they are not served for a model that hears; expected 1 and no router"
-        )
     speculation = topology.settings.get("speculation")
     method = speculation.get("method") if isinstance(speculation, Mapping) else None
     if method in DEVICE_METHODS:

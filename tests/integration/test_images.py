@@ -230,6 +230,17 @@ def test_a_model_of_texts_takes_no_images(checkpoint):
             llm.chat([{"role": "user", "content": [{"type": "image", "image": images()[0]}]}], BRIEF)
 
 
+def test_without_pillow_a_model_says_what_to_install_or_to_leave_out(llava, monkeypatch):
+    monkeypatch.setattr("pageant.actors.client.images.find_spec", lambda name: None)
+    with pytest.raises(
+        TopologyError,
+        match=r"Pillow is not installed; expected pip install 'pageant\[vision\]', or .*image: 0",
+    ):
+        pageant.LLM(llava.path, **ENGINE)
+    with pageant.LLM(llava.path, limit_mm_per_prompt={"image": 0}, num_blocks=32, **ENGINE) as llm:
+        assert len(llm.generate([5, 9, 7], BRIEF)[0].outputs[0].token_ids) == 4
+
+
 def test_what_is_not_there_yet_is_refused_by_name(llava, tmp_path):
     with pytest.raises(TopologyError, match=r"tensor_parallel.*expected 1 with images"):
         pageant.LLM(llava.path, tensor_parallel=2, **ENGINE)

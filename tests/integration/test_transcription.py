@@ -380,7 +380,5 @@ def test_what_is_not_there_yet_is_refused_by_name(hearing):
     for method in DEVICE_METHODS:
         with pytest.raises(TopologyError, match=rf"'{method}'; expected ngram for a model that hears"):
             refused(speculation={"method": method, "model": "x"})
-    with pytest.raises(TopologyError, match=r"replicas.*not served for a model that hears"):
-        audio_inputs(Topology(model=str(hearing.path), replicas=2), checkpoint)
     assert Feature.AUDIO not in SimulatedExecutor.features
     assert audio_inputs(Topology(model=str(hearing.path)), checkpoint) is not None and SEQUENCES < 256
