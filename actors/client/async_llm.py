@@ -163,10 +163,10 @@ class AsyncLLM(Members, Engine):
         """Does nothing: counters are asked for."""
 
     async def reset_mm_cache(self) -> None:
-        """Does nothing: there is none."""
+        """Does nothing: what images, videos and sounds became is kept by their content."""
 
     async def reset_encoder_cache(self) -> None:
-        """Does nothing: there is none."""
+        """Does nothing: what images, videos and sounds became is kept by their content."""
 
     # Operating.
 

@@ -226,7 +226,7 @@ class LLM(Members, PoolingMethods, TranscribingMethods, SyncOperations):
         return self._metrics()
 
     def reset_mm_cache(self) -> None:
-        """Does nothing: there is none."""
+        """Does nothing: what images, videos and sounds became is kept by their content."""
 
     @property
     def max_model_len(self) -> int:

@@ -194,10 +194,10 @@ class LLMEngine(Members, SyncOperations):
         return ("generate",) if self._session.limits.generates else ()
 
     def reset_mm_cache(self) -> None:
-        """Does nothing: there is none."""
+        """Does nothing: what images, videos and sounds became is kept by their content."""
 
     def reset_encoder_cache(self) -> None:
-        """Does nothing: there is none."""
+        """Does nothing: what images, videos and sounds became is kept by their content."""
 
     def do_log_stats(self) -> None:
         """Does nothing: counters are asked for."""

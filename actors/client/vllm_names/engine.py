@@ -24,13 +24,18 @@ from pageant.actors.client.vllm_names.rows import (
     table,
 )
 
-SHARED_OUT = "every executor of a group has a share of each expert"
+SHARED_OUT = (
+    "every executor of a group has a share of each expert, unless `expert_parallel`; experts do not move"
+)
 HEADS_ALONE = "executors of a group share the KV cache out by heads alone"
 ON_CPUS = "executors of a group are on CPUs, and talk as `collectives` says"
 IN_TURN = "executors of a group compute and talk in turn"
 METRICS = "counters are always kept, and cost nothing until somebody asks"
 OBSERVER = {"observer": {"options": {"vllm_metrics": True}}}
 REPLICAS = "see data_parallel_size"
+ON_DEVICE = "weights stay on their device while a model is awake"
+ENCODER = "an encoder is an actor of the topology; `image_cache_memory` bounds what it keeps"
+ADMITTED = "a request is admitted when there is room for what it ever holds at once"
 ONE_STARTS_ALL = "one server starts all replicas and shares out the requests"
 
 
@@ -184,8 +189,8 @@ PARALLEL = (
     flag(no_effect("enable_eplb", SHARED_OUT)),
     no_effect("eplb_config", SHARED_OUT),
     no_effect("expert_placement_strategy", SHARED_OUT),
-    not_yet("enable_elastic_ep", False, f"{SHARED_OUT}; none moves"),
-    no_effect("elastic_ep_max_dp_size", f"{SHARED_OUT}; none moves"),
+    not_yet("enable_elastic_ep", False, SHARED_OUT),
+    no_effect("elastic_ep_max_dp_size", SHARED_OUT),
     no_effect("all2all_backend", SHARED_OUT),
     flag(no_effect("disable_custom_all_reduce", ON_CPUS)),
     flag(no_effect("disable_nccl_for_dp_synchronization", ON_CPUS)),
@@ -201,6 +206,7 @@ PARALLEL = (
         "distributed_executor_backend",
         "`placement` says which process computes",
         neutral=("uni", "mp", "external_launcher"),
+        nearest="on a Ray cluster set `launcher: ray`, see docs/cluster.md",
     ),
     not_yet(
         "nnodes",
@@ -214,20 +220,34 @@ PARALLEL = (
     no_effect("master_port", "a node is told whom to join: `pageant node --join`"),
     no_effect("distributed_timeout_seconds", "nodes hold leases: `suspicion_seconds`"),
     no_effect("cpu_distributed_timeout_seconds", "nodes hold leases: `suspicion_seconds`"),
-    not_yet("device_ids", None, "a model runs on one device", "use device, such as cuda:1"),
-    not_yet("numa_bind", False, "processes are not bound to NUMA nodes", "start them under numactl"),
-    not_yet("numa_bind_nodes", None, "processes are not bound to NUMA nodes", "use numactl", form=Form.MANY),
-    not_yet("numa_bind_cpus", None, "processes are not bound to cores", "use taskset", form=Form.MANY),
+    not_yet("device_ids", None, "an executor computes on one device", "use device, such as cuda:1"),
+    not_yet("numa_bind", False, "an executor is bound to cores", "use device, such as cpu:0-3, or numactl"),
+    not_yet(
+        "numa_bind_nodes",
+        None,
+        "an executor is bound to cores",
+        "use device, such as cpu:0-3, or numactl",
+        form=Form.MANY,
+    ),
+    not_yet(
+        "numa_bind_cpus",
+        None,
+        "an executor is bound to the cores of its device",
+        "use device, such as cpu:0-3",
+        form=Form.MANY,
+    ),
     not_yet("worker_cls", "auto", "an executor is an actor of a topology", "set actors.executor.class"),
     not_yet("worker_extension_cls", "", "an executor is an actor of a topology", "set actors.executor.class"),
-    not_yet("ray_workers_use_nsight", False, "Ray is not used"),
+    not_yet("ray_workers_use_nsight", False, "Ray starts nodes, and profiles none of them"),
     flag(no_effect("enable_shm_tensor_arena", "actors on one host share memory where it is faster")),
     flag(
         no_effect(
             "enable_fault_tolerance", "it always is: whatever dies is started again, and requests go on"
         )
     ),
-    no_effect("fault_tolerance_config", "a topology's `restarts` and leases say it: see docs/survival.md"),
+    no_effect(
+        "fault_tolerance_config", "`heartbeat_seconds` and `suspicion_seconds` say it: see docs/survival.md"
+    ),
 )
 
 MEMORY = (
@@ -259,19 +279,29 @@ MEMORY = (
     not_yet(
         "kv_offloading_backend", "native", "KV blocks go to the host's memory and to a disk", "use disk_path"
     ),
-    not_yet("kv_transfer_config", None, "KV blocks stay with their engine", "use host_memory or disk_path"),
-    not_yet("kv_events_config", None, "changes of the KV cache are not published", "see docs/recording.md"),
-    not_yet("ec_transfer_config", None, "there are no encoders"),
-    no_effect("ec_manager_config", "there are no encoders"),
+    not_yet(
+        "kv_transfer_config",
+        None,
+        "KV blocks move between executors by way of the store",
+        "use store_memory, see docs/store.md",
+    ),
+    not_yet(
+        "kv_events_config",
+        None,
+        "changes of the KV cache go to actors, not to a socket",
+        "watch with an actor of your own, see docs/kv-memory.md",
+    ),
+    not_yet("ec_transfer_config", None, ENCODER),
+    no_effect("ec_manager_config", ENCODER),
     flag(no_effect("kv_sharing_fast_prefill", "layers that share KV are computed once already")),
     flag(no_effect("swa_bounded_replay", "blocks that no window reaches are given back")),
-    not_yet("cpu_offload_gb", 0, "weights stay on their device", "use quantization"),
-    not_yet("cpu_offload_params", (), "weights stay on their device", "use quantization", form=Form.MANY),
-    no_effect("offload_backend", "weights stay on their device"),
-    not_yet("offload_group_size", 0, "weights stay on their device", "use quantization"),
-    no_effect("offload_num_in_group", "weights stay on their device"),
-    no_effect("offload_prefetch_step", "weights stay on their device"),
-    not_yet("offload_params", (), "weights stay on their device", "use quantization", form=Form.MANY),
+    not_yet("cpu_offload_gb", 0, ON_DEVICE, "use quantization"),
+    not_yet("cpu_offload_params", (), ON_DEVICE, "use quantization", form=Form.MANY),
+    no_effect("offload_backend", ON_DEVICE),
+    not_yet("offload_group_size", 0, ON_DEVICE, "use quantization"),
+    no_effect("offload_num_in_group", ON_DEVICE),
+    no_effect("offload_prefetch_step", ON_DEVICE),
+    not_yet("offload_params", (), ON_DEVICE, "use quantization", form=Form.MANY),
     flag(no_effect("enable_cumem_allocator", "memory is torch's own")),
     flag(no_effect("enable_sleep_mode", "every engine can sleep")),
     flag(no_effect("sleep_mode_offload_cudagraph", "graphs are recorded again when a model wakes up")),
@@ -303,9 +333,9 @@ SCHEDULING = (
         )
     ),
     flag(no_effect("disable_chunked_mm_input", NO_MEDIA)),
-    flag(no_effect("scheduler_reserve_full_isl", "a request is admitted when its next chunk fits")),
+    flag(no_effect("scheduler_reserve_full_isl", ADMITTED)),
     no_effect("prefill_schedule_interval", "prompts and decodes share every step"),
-    no_effect("watermark", "a request is admitted when its next chunk fits"),
+    no_effect("watermark", ADMITTED),
     no_effect("stream_interval", "what a step brings is sent at once"),
     no_effect("performance_mode", "steps are planned by measured times"),
 )
@@ -346,7 +376,7 @@ WATCHING = (
         )
     ),
     flag(no_effect("aggregate_engine_logging", METRICS)),
-    flag(no_effect("enable_log_requests", "`--log-level debug` tells of each request")),
+    flag(no_effect("enable_log_requests", "`--log-level info` tells of each request")),
     no_effect("show_hidden_metrics_for_version", METRICS),
     flag(no_effect("kv_cache_metrics", METRICS)),
     no_effect("kv_cache_metrics_sample", METRICS),

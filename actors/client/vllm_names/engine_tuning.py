@@ -11,14 +11,14 @@ __all__ = ["ADAPTERS", "KERNELS", "LOADING", "MULTIMODAL", "OLDER"]
 
 NO_MEDIA = "images, videos and sounds are processed as the checkpoint says"
 NO_KERNELS = "it chooses how results are computed, not which; `kernels` is the choice here"
-NO_MAMBA = "no model with state-space or linear-attention layers is served"
+NO_MAMBA = "recurrent layers need no settings; see docs/kv-memory.md"
 HUB = "files are read as they are found; the Hugging Face Hub's own client downloads them"
 
 LOADING = (
     no_effect(
         "load_format",
-        "safetensors are read, from a folder or the hub",
-        neutral=("auto", "safetensors", "hf", "mistral"),
+        "safetensors and GGUF files are read, as they are found",
+        neutral=("auto", "safetensors", "hf", "mistral", "gguf"),
     ),
     not_yet("download_dir", None, "the hub's client keeps its downloads", "set HF_HOME"),
     no_effect("ignore_patterns", HUB, form=Form.MANY),
@@ -27,13 +27,13 @@ LOADING = (
     no_effect("safetensors_prefetch_block_size", "tensors are read one by one, each once"),
     no_effect("pt_load_map_location", "pickles are never read"),
     not_yet("model_loader_extra_config", (), "there is one way to load weights"),
-    no_effect("max_parallel_loading_workers", "one process loads the weights"),
+    no_effect("max_parallel_loading_workers", "each executor loads its own share of the weights"),
     flag(no_effect("use_tqdm_on_load", "a bar is shown where a person watches; `progress=False` hides it")),
-    not_yet("weight_transfer_config", None, "weights come from checkpoints", "see docs/serving.md"),
+    not_yet("weight_transfer_config", None, "weights come from checkpoints", "see docs/lifecycle.md"),
 )
 
 KERNELS = (
-    flag(no_effect("enforce_eager", "nothing is compiled at start that eager execution would avoid")),
+    flag(no_effect("enforce_eager", NO_KERNELS)),
     no_effect("compilation_config", NO_KERNELS, short=("-cc",)),
     no_effect("optimization_level", NO_KERNELS),
     no_effect("cudagraph_capture_sizes", NO_KERNELS, form=Form.MANY),
@@ -80,7 +80,9 @@ ADAPTERS = (
     flag(no_effect("specialize_active_lora", NO_KERNELS)),
     not_yet("enable_mixed_moe_lora_format", False, "adapters of experts are not taken"),
     not_yet("enable_moe_shared_loras", False, "adapters of experts are not taken"),
-    not_yet("max_lora_cls_labels", None, "models generate text; classifiers are not served"),
+    not_yet(
+        "max_lora_cls_labels", None, "a classifier's labels are its checkpoint's", "see docs/embeddings.md"
+    ),
 )
 
 MULTIMODAL = (
@@ -98,12 +100,14 @@ MULTIMODAL = (
     flag(no_effect("interleave_mm_strings", NO_MEDIA)),
     no_effect("media_io_kwargs", "a video's part may have an `fps`; all else is as the checkpoint says"),
     no_effect("mm_processor_kwargs", NO_MEDIA),
-    no_effect("mm_processor_cache_gb", "`image_cache_memory` bounds what is kept of images"),
+    no_effect(
+        "mm_processor_cache_gb", "`image_cache_memory` bounds what is kept of images, videos and sounds"
+    ),
     no_effect("mm_processor_cache_type", NO_MEDIA),
     no_effect("mm_processor_device", NO_MEDIA),
     no_effect("mm_hasher_algorithm", NO_MEDIA),
     no_effect("mm_shm_cache_max_object_size_mb", NO_MEDIA),
-    not_yet("mm_encoder_only", False, "an encoder serves its own topology"),
+    not_yet("mm_encoder_only", False, "an encoder is an actor of a topology that has a decoder"),
     no_effect("mm_encoder_tp_mode", NO_MEDIA),
     no_effect("mm_encoder_attn_backend", NO_MEDIA),
     no_effect("mm_encoder_attn_dtype", NO_MEDIA),
@@ -127,9 +131,11 @@ OLDER = (
     no_effect("max_seq_len_to_capture", NO_KERNELS),
     no_effect("preemption_mode", "the quicker of recomputation and `host_memory` is chosen"),
     flag(no_effect("use_v2_block_manager", "there is one block manager")),
-    flag(no_effect("disable_log_requests", "`--log-level debug` tells of each request")),
+    flag(no_effect("disable_log_requests", "`--log-level info` tells of each request")),
     no_effect("num_scheduler_steps", "`max_steps_per_plan` steps are planned at once where nobody waits"),
-    not_yet("worker_use_ray", False, "Ray is not used"),
+    not_yet(
+        "worker_use_ray", False, "a topology says what Ray starts", "use `launcher: ray`, see docs/cluster.md"
+    ),
     flag(no_effect("calculate_kv_scales", "a KV cache in 8 bits always has scales of its own")),
     no_effect("max_num_partial_prefills", "prompts share a step's budget in their order"),
     no_effect("num_lookahead_slots", "drafts get blocks as they need them"),

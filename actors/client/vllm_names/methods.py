@@ -11,9 +11,9 @@ from pageant.actors.client.vllm_names.rows import (
     table,
 )
 
-POOLING = "embeddings, classes and scores come from LLM and from the HTTP server"
 WEIGHTS = "weights come from checkpoints"
 PROFILING = "torch's profiler is not run"
+NO_RESET = "does nothing: what images, videos and sounds became is kept by their content"
 LOOK = "use statistics, pool_statistics or traces"
 
 EXPORTS: dict[str, Row] = table(
@@ -43,7 +43,12 @@ EXPORTS: dict[str, Row] = table(
         "architectures are files of models/architectures",
         "see docs/adding-an-architecture.md",
     ),
-    not_yet("initialize_ray_cluster", None, "Ray is not used", "use `pageant node --join`"),
+    not_yet(
+        "initialize_ray_cluster",
+        None,
+        "a topology says what Ray starts",
+        "use `launcher: ray`, see docs/cluster.md",
+    ),
     same("__version__", "Pageant's"),
     same("__version_tuple__", "Pageant's"),
 )
@@ -81,7 +86,7 @@ PARAMETERS: dict[str, Row] = table(
     not_yet("reasoning_ended", None, "where reasoning ends is read from the prompt"),
     not_yet("reasoning_parser_kwargs", (), "the marks around reasoning are built in"),
     same("reset_running_requests", "they give up their memory first, and compute it again"),
-    no_effect("reset_connector", "there is no connector"),
+    no_effect("reset_connector", "prefixes are forgotten in every tier of memory"),
     same("include_dp", "1 either way"),
     same("engine_args", "see EngineArgs"),
     no_effect("usage_context", "no usage is reported to anybody"),
@@ -106,7 +111,7 @@ PARAMETERS: dict[str, Row] = table(
 
 LLM: dict[str, Row] = table(
     same("generate", "also `params`, `tenant`, `deadline`, `cache_salt`"),
-    same("chat", "texts, parts of text, tools and templates"),
+    same("chat", "texts, parts of text, images, videos, tools and templates"),
     same("beam_search", "texts of beams are those of the output alone"),
     same("enqueue", "returns request ids; wait_for_completion has the outputs"),
     same("enqueue_chat", "likewise"),
@@ -117,7 +122,7 @@ LLM: dict[str, Row] = table(
     same("get_metrics", "counters, gauges and histograms under vLLM's names where it has the same thing"),
     same("get_world_size", "1"),
     same("reset_prefix_cache", "in every tier of memory"),
-    same("reset_mm_cache", "does nothing: there is none"),
+    same("reset_mm_cache", NO_RESET),
     same("sleep", "weights leave the device"),
     same("wake_up", "and come back"),
     not_yet("release_kv_cache_memory", None, "sleep does that", "use sleep"),
@@ -160,8 +165,8 @@ LLM_ENGINE: dict[str, Row] = table(
     same("get_supported_tasks", "generate; none of a model that pools"),
     same("get_metrics", "see LLM"),
     same("reset_prefix_cache", "see LLM"),
-    same("reset_mm_cache", "does nothing: there is none"),
-    same("reset_encoder_cache", "does nothing: there is none"),
+    same("reset_mm_cache", NO_RESET),
+    same("reset_encoder_cache", NO_RESET),
     same("do_log_stats", "does nothing: counters are asked for"),
     same("do_log_stats_with_interval", "does nothing: counters are asked for"),
     same("sleep", "see LLM"),
@@ -197,13 +202,13 @@ ASYNC_LLM: dict[str, Row] = table(
     same("tokenizer", "the same"),
     same("get_supported_tasks", "generate; none of a model that pools"),
     same("get_num_unfinished_requests", "how many requests have not ended"),
-    not_yet("get_num_queued_tokens", None, "the queue is counted in requests", "use scheduler_statistics"),
+    not_yet("get_num_queued_tokens", None, "the scheduler counts the queue", "use scheduler_statistics"),
     same("get_status", "the state of the model"),
     same("is_tracing_enabled", "whether traces are sent"),
     same("do_log_stats", "does nothing: counters are asked for"),
     same("reset_prefix_cache", "see LLM"),
-    same("reset_mm_cache", "does nothing: there is none"),
-    same("reset_encoder_cache", "does nothing: there is none"),
+    same("reset_mm_cache", NO_RESET),
+    same("reset_encoder_cache", NO_RESET),
     same("pause_generation", "see Engine.pause"),
     same("resume_generation", "see Engine.resume"),
     same("is_paused", "whether it was paused"),
@@ -215,7 +220,7 @@ ASYNC_LLM: dict[str, Row] = table(
     same("list_loras", "numbers of the adapters that requests or add_lora brought"),
     same("wait_for_requests_to_drain", "until none is open"),
     not_yet("pin_lora", None, "adapters stay until they are removed"),
-    not_yet("encode", None, POOLING),
+    not_yet("encode", None, "this class generates text", "use encode, embed, classify or score of Engine"),
     not_yet(
         "collective_rpc", None, "no code is sent to an executor", "use Engine.ask, or a class of your own"
     ),
@@ -233,10 +238,10 @@ ASYNC_LLM: dict[str, Row] = table(
     not_yet("compute_weight_checksums", None, WEIGHTS),
     not_yet("checkpoint_prepare", None, "processes are started anew, not restored"),
     not_yet("checkpoint_restore", None, "processes are started anew, not restored"),
-    not_yet("get_kv_event_sources", None, "changes of the KV cache are not published"),
+    not_yet("get_kv_event_sources", None, "changes of the KV cache go to actors, not to a socket"),
     not_yet("handle_fault", None, "whatever dies is started again by its supervisor"),
-    not_yet("notify_kv_transfer_request_rejected", None, "KV blocks stay with their engine"),
-    not_yet("scale_elastic_ep", None, "a model runs on one device"),
+    not_yet("notify_kv_transfer_request_rejected", None, "no request asks for a transfer of KV blocks"),
+    not_yet("scale_elastic_ep", None, "experts do not move", "add or drain replicas"),
 )
 
 OUTPUTS: dict[str, Row] = table(
@@ -249,12 +254,12 @@ OUTPUTS: dict[str, Row] = table(
     same("finished", "of a RequestOutput whether all have ended; of a CompletionOutput a method"),
     same("metrics", "under vLLM's names, and ours"),
     same("lora_request", "the LoRARequest, or None"),
-    same("encoder_prompt", "None: there are no encoders"),
-    same("encoder_prompt_token_ids", "None: there are no encoders"),
+    same("encoder_prompt", "None: not told"),
+    same("encoder_prompt_token_ids", "None: not told"),
     same("num_cached_tokens", "prompt tokens that were found in the prefix cache"),
     same("num_cache_creation_tokens", "None: not counted by request"),
-    same("kv_transfer_params", "None: KV blocks stay with their engine"),
-    same("ec_transfer_params", "None: there are no encoders"),
+    same("kv_transfer_params", "None: no request asks for a transfer of KV blocks"),
+    same("ec_transfer_params", "None: not told"),
     same("add", "joins a later output of the same request"),
     same("index", "of the sample"),
     same("text", "everything so far, or what is new"),

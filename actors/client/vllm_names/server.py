@@ -109,7 +109,7 @@ ANSWERING = (
     not_yet("enable_per_request_metrics", False, "answers have no timings", "use /metrics or traces"),
     flag(no_effect("enable_server_load_tracking", "`/load` and /metrics always tell")),
     flag(same("enable_force_include_usage", "whatever a request's `stream_options` say")),
-    flag(no_effect("enable_tokenizer_info_endpoint", "`/tokenizer_info` is there for operators")),
+    flag(no_effect("enable_tokenizer_info_endpoint", "`/tokenizer_info` is always served")),
     not_yet("enable_log_outputs", False, "outputs are never logged"),
     flag(no_effect("enable_log_deltas", "outputs are never logged")),
     flag(no_effect("cohere_is_reasoning_model", "there is no Cohere API")),
@@ -123,9 +123,13 @@ ANSWERING = (
     no_effect("uvicorn_log_level", "`--log-level` is for the whole server"),
     flag(no_effect("disable_uvicorn_access_log", "there is no access log")),
     no_effect("disable_access_log_for_endpoints", "there is no access log"),
-    flag(no_effect("disable_fastapi_docs", "there are no pages of documentation")),
-    flag(no_effect("enable_offline_docs", "there are no pages of documentation")),
-    flag(no_effect("enable_flash_late_interaction", "pooling is not served")),
+    flag(no_effect("disable_fastapi_docs", "`/docs` is always served")),
+    flag(no_effect("enable_offline_docs", "`/docs` fetches nothing from elsewhere")),
+    flag(
+        no_effect(
+            "enable_flash_late_interaction", "scores are computed where the model is; see docs/embeddings.md"
+        )
+    ),
 )
 
 GROUPS: dict[str, tuple[Row, ...]] = {"The HTTP server": LISTENING, "Its answers": ANSWERING}
