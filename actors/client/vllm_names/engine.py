@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pageant.actors.client.vllm_names import values
 from pageant.actors.client.vllm_names.engine_tuning import (
     ADAPTERS,
@@ -13,6 +11,7 @@ from pageant.actors.client.vllm_names.engine_tuning import (
     NO_MEDIA,
     OLDER,
 )
+from pageant.actors.client.vllm_names.engine_watching import WATCHING
 from pageant.actors.client.vllm_names.rows import (
     Form,
     Row,
@@ -30,21 +29,11 @@ SHARED_OUT = (
 HEADS_ALONE = "executors of a group share the KV cache out by heads alone"
 ON_CPUS = "executors of a group are on CPUs, and talk as `collectives` says"
 IN_TURN = "executors of a group compute and talk in turn"
-METRICS = "counters are always kept, and cost nothing until somebody asks"
-OBSERVER = {"observer": {"options": {"vllm_metrics": True}}}
 REPLICAS = "see data_parallel_size"
 ON_DEVICE = "weights stay on their device while a model is awake"
 ENCODER = "an encoder is an actor of the topology; `image_cache_memory` bounds what it keeps"
 ADMITTED = "a request is admitted when there is room for what it ever holds at once"
 ONE_STARTS_ALL = "one server starts all replicas and shares out the requests"
-
-
-def _any_traces(value: Any) -> bool:
-    modules = value if isinstance(value, list | tuple) else str(value).split(",")
-    known = ("all", "model", "worker")
-    if any(one not in known for one in modules):
-        raise ValueError(f"found {value!r:.80}; expected some of {', '.join(known)}")
-    return True
 
 
 MODEL = (
@@ -364,39 +353,6 @@ GENERATING = (
     not_yet("enable_return_routed_experts", False, "the experts of a token are not told"),
     not_yet("return_sampling_mask", False, "the tokens that filters leave are not told", "use logprobs=-1"),
     not_yet("aux_output_config", None, "outputs are tokens and their log-probabilities"),
-)
-
-WATCHING = (
-    flag(
-        renamed(
-            "disable_log_stats",
-            "actors",
-            "False adds an observer, which `get_metrics` asks; a server has one",
-            read=lambda value: {} if value else OBSERVER,
-        )
-    ),
-    flag(no_effect("aggregate_engine_logging", METRICS)),
-    flag(no_effect("enable_log_requests", "`--log-level info` tells of each request")),
-    no_effect("show_hidden_metrics_for_version", METRICS),
-    flag(no_effect("kv_cache_metrics", METRICS)),
-    no_effect("kv_cache_metrics_sample", METRICS),
-    flag(no_effect("cudagraph_metrics", METRICS)),
-    flag(no_effect("enable_mfu_metrics", METRICS)),
-    flag(no_effect("enable_logging_iteration_details", "`detailed_traces` tells of each step")),
-    not_yet("custom_histogram_buckets", None, "histograms have fixed buckets"),
-    not_yet("per_request_spec_decode_metrics", "none", "drafts are counted for all requests together"),
-    same("otlp_traces_endpoint", "where traces go", text=True),
-    renamed(
-        "collect_detailed_traces", "detailed_traces", "any of its values", form=Form.MANY, read=_any_traces
-    ),
-    not_yet("profiler_config", None, "torch's profiler is not run", "use detailed_traces or `pageant top`"),
-    not_yet("enable_layerwise_nvtx_tracing", False, "layers leave no marks for profilers"),
-    not_yet("logging_config", None, "logging is set up by two options", "use --log-level and --log-format"),
-    not_yet("log_config_file", None, "logging is set up by two options", "use --log-level and --log-format"),
-    no_effect("log_level", "a level of the command line; in Python, logging's own"),
-    flag(no_effect("fail_on_environ_validation", "unknown environment variables are not looked at")),
-    no_effect("shutdown_timeout", "`pageant serve --drain-seconds` lets requests finish"),
-    not_yet("additional_config", (), "there are no platform plugins"),
 )
 
 GROUPS: dict[str, tuple[Row, ...]] = {

@@ -76,12 +76,12 @@ BEAMS: dict[str, Row] = table(
 
 STRUCTURED: dict[str, Row] = table(
     same("json", "a schema, as a text or a mapping"),
-    same("regex", "an expression that the whole text matches"),
+    same("regex", "a regular expression that the whole text matches"),
     same("choice", "one of these texts"),
     same("grammar", "in Lark's form or GBNF"),
     flag(same("json_object", "any JSON object")),
     flag(same("disable_any_whitespace", "no blanks between the parts of JSON")),
     flag(same("disable_additional_properties", "only the properties that the schema names")),
-    same("whitespace_pattern", "an expression for what stands between the parts of JSON"),
+    same("whitespace_pattern", "a regular expression for what stands between the parts of JSON"),
     same("structural_tag", "a tree of formats, or any text with tags"),
 )
