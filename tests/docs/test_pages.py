@@ -13,6 +13,7 @@ import pytest
 
 import pageant
 from pageant.actors.client.cast import DEFAULT_CAST
+from pageant.actors.http.server import HttpServer
 from pageant.actors.runtime.classes import load_object
 from pageant.actors.runtime.topology import FORM
 
@@ -53,6 +54,37 @@ def test_the_page_of_topologies_has_every_key():
     text = (ROOT / "docs" / "topologies.md").read_text()
     tables = " ".join(re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE))
     assert keys - set(re.findall(r"`(\w+)(?:\.NAME)?`", tables)) == set()
+
+
+def test_the_page_of_serving_has_every_option_of_the_server():
+    """Options that other pages explain, and what the cast fills in, are left out."""
+    elsewhere = {
+        "detailed_traces",
+        "max_loaded_models",
+        "otlp_traces_endpoint",
+        "traces_sampled",
+        "while_asleep",
+    }
+    options = {*HttpServer.Options.__struct_fields__} - elsewhere - {"served"}
+    text = (ROOT / "docs" / "serving.md").read_text()
+    told = {name.replace("-", "_") for name in re.findall(r"`(?:--)?(?:no-)?([\w-]+)(?:: false)?`", text)}
+    assert options - told == set()
+
+
+def test_the_page_of_serving_has_every_route():
+    """Routes that are no more than other spellings of one that is there are told together."""
+    text = (ROOT / "docs" / "serving.md").read_text()
+    told = " ".join(re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE))
+    routes = set[str]()
+    for source in sorted((ROOT / "actors" / "http").rglob("*.py")):
+        for call in re.findall(
+            r"@(?:get|post|delete|websocket)\(([^@]*?)\)\n    async def", source.read_text()
+        ):
+            routes |= set(re.findall(r'"(/[\w/{}:-]*)"', call))
+    assert {"/health", "/schedulers/policy", "/v1/chat/completions"} <= routes
+    spelled = {re.sub(r"\{name:\w+\}", "ID", route) for route in routes - {"/page/{name:str}"}}
+    missing = {route for route in spelled if f"{route.removeprefix('/v1').removeprefix('/v2')}" not in told}
+    assert missing - {"/v1/models/ID"} == set()
 
 
 def test_the_actor_of_the_writing_page_counts_wherever_it_lives(folder: Path):
