@@ -15,7 +15,7 @@ import typer
 
 from pageant.actors.runtime.loop import new_event_loop
 from pageant.scripts.bench.engine_process import exit_when_asked
-from pageant.scripts.bench.peers.environments import HOME
+from pageant.scripts.bench.peers.environments import HOME, SHOWN_HOME
 from pageant.scripts.bench.serving.drive import Driver, Run, first_model
 from pageant.scripts.bench.serving.load import Load
 from pageant.scripts.bench.serving.meter import Meter
@@ -39,7 +39,9 @@ COLUMNS = (
 def bench(
     model: Annotated[Path, typer.Argument(help="A checkpoint's folder; a tiny one, to see the server.")],
     json: Json = None,
-    peers: Annotated[Path, typer.Option(help="The folder of the peers' environments.")] = HOME,
+    peers: Annotated[
+        Path, typer.Option(help="The folder of the peers' environments.", show_default=SHOWN_HOME)
+    ] = HOME,
     beside: Annotated[str, typer.Option(help="Which peers, with commas between.")] = "vllm",
     concurrency: Annotated[int, typer.Option(help="Streams at a time.")] = 512,
     seconds: Annotated[float, typer.Option(help="Of each round.")] = 20.0,

@@ -12,7 +12,7 @@ import typer
 
 from pageant.protocol.errors import BadRequest
 from pageant.scripts.bench.engine_process import KV_GIB, EngineProcess
-from pageant.scripts.bench.peers.environments import HOME, peer_module, supports
+from pageant.scripts.bench.peers.environments import HOME, SHOWN_HOME, peer_module, supports
 from pageant.scripts.bench.peers.pageant import load
 from pageant.scripts.bench.progress import rounds
 from pageant.scripts.bench.workloads import Workload, end_id_of, workload
@@ -26,7 +26,9 @@ def bench(
     name: Annotated[str, typer.Option("--workload", help="batch, single, long or overhead.")] = "batch",
     runs: Annotated[int, typer.Option(help="The median counts.")] = 3,
     beside: Annotated[str | None, typer.Option(help="Peers to run in turn with: vllm,openvino,...")] = None,
-    home: Annotated[Path, typer.Option("--peers", help="The folder of the peers' environments.")] = HOME,
+    home: Annotated[
+        Path, typer.Option("--peers", help="The folder of the peers' environments.", show_default=SHOWN_HOME)
+    ] = HOME,
     json: Json = None,
 ) -> None:
     """A workload of fixed prompts, offline: seconds, tokens per second, time until ready.

@@ -15,6 +15,8 @@ from pageant.protocol.errors import BadRequest
 PEERS = ("vllm", "openvino", "llama_cpp", "transformers")
 FOLDER = Path(__file__).parent
 HOME = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "pageant" / "peers"
+SHOWN_HOME = "~/.cache/pageant/peers"
+"""The same for help texts, which are alike for every user."""
 
 
 def peer_module(name: str) -> ModuleType:
