@@ -283,7 +283,7 @@ class Engine(AsyncPoolingMethods, AsyncOperations):
 
     @property
     def model_name(self) -> str:
-        """Return the model's name: `served_model_name`, or its path."""
+        """Return the model's name: `served_model_name`, or the last part of its path."""
         return self._session.model_name
 
     @property

@@ -1,7 +1,7 @@
 """Paths that no route serves: which of them are known elsewhere, and what is served instead.
 
-Clients of other servers ask for embeddings, audio or files, and people mistype a base URL. The answer says so and names
-the nearest routes, where a bare 404 would look like a server that is not there.
+Clients of other servers ask for files, images or assistants, and people mistype a base URL. The answer says so, and
+names the nearest routes, where a bare 404 would look like a server that is not there.
 """
 
 from __future__ import annotations
