@@ -1,6 +1,7 @@
 """`pageant bench level`: the answer of a plan to a service level, and the next smaller one, both run here.
 
 One replica and two, of one core each, are calibrated first: two share the machine's memory, and their client's core.
+The model is large enough for steps to take most of the time: what serves beside them has no core of its own here.
 Requests then come faster than one replica is planned to serve them, and slower than two are. The bound of first tokens
 lies half way, by ratio, between what is planned of both. Rate and bound are chosen before anything is served.
 """
@@ -36,12 +37,12 @@ MARGIN_MIN = 2.0
 def bench(
     engine: dict[str, Any],
     workload: Annotated[str, typer.Option(help="Of `pageant tune`, by name.")] = "chat",
-    requests: Annotated[int, typer.Option(min=1, help="Of each run.")] = 144,
+    requests: Annotated[int, typer.Option(min=1, help="Of each run.")] = 96,
     together: Annotated[int, typer.Option(min=1, help="Requests that a replica computes at a time.")] = 4,
     json: Json = None,
 ) -> None:
     """Run a plan's answer to a service level, and the next smaller: the one holds it, and the other does not."""
-    settings = {**suit(engine, "small-deep"), "max_num_seqs": together}
+    settings = {**suit(engine, "small-wide"), "max_num_seqs": together}
     with tempfile.TemporaryDirectory() as folder:
         candidates = {number: _Candidate.measured(Path(folder), settings, number) for number in NUMBERS}
         drawn = _drawn(workload, candidates[1])

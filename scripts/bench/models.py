@@ -39,6 +39,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 4_096,
         "tie_word_embeddings": True,
     },
+    "small-wide": {
+        "hidden_size": 640,
+        "intermediate_size": 1920,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 10,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "max_position_embeddings": 4_096,
+        "vocab_size": 4_096,
+        "tie_word_embeddings": True,
+    },
     "qwen3-0.6b": {
         "hidden_size": 1024,
         "intermediate_size": 3072,

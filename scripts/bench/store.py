@@ -17,7 +17,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -184,6 +184,14 @@ async def _saved(engine: Engine) -> None:
 # Without reuse.
 
 
+async def _filled(engine: Engine, run: Callable[[Engine], Awaitable[float]]) -> None:
+    """Return when the store is full, as a server's is: no page of it is touched for the first time from then on."""
+    before = -1
+    while (stored := (await engine.ask("store", GetStoreStatistics())).blocks) > before:
+        before = stored
+        await run(engine)
+
+
 async def _no_reuse(
     settings: dict[str, Any], store: str, prompt: int, output: int, count: int
 ) -> dict[str, Any]:
@@ -203,6 +211,7 @@ async def _no_reuse(
 
         for _, engine in engines:
             await run(engine)  # warm up
+        await _filled(with_store, run)
         for number in rounds("no reuse", count):
             for has_store, engine in in_turns(engines, number):
                 took[has_store].append(await run(engine))
