@@ -14,6 +14,7 @@ import mmap
 import os
 import re
 import weakref
+from contextlib import ExitStack
 from enum import IntEnum
 from typing import Any
 
@@ -69,15 +70,17 @@ class Arena:
         Raises:
             ConfigurationError: the system has none.
         """
-        try:
-            file = os.memfd_create("pageant-store", os.MFD_CLOEXEC)
-            os.ftruncate(file, num_bytes)
-            arena = cls(file, num_bytes, f"/proc/{os.getpid()}/fd/{file}")
-        except (OSError, AttributeError) as error:
-            raise ConfigurationError(
-                f"memory is {num_bytes} bytes, which cannot be shared: {error}"
-            ) from error
-        weakref.finalize(arena, os.close, file)
+        with ExitStack() as undo:
+            try:
+                file = os.memfd_create("pageant-store", os.MFD_CLOEXEC)
+                undo.callback(os.close, file)
+                os.ftruncate(file, num_bytes)
+                arena = cls(file, num_bytes, f"/proc/{os.getpid()}/fd/{file}")
+            except (OSError, AttributeError, ValueError) as error:
+                raise ConfigurationError(
+                    f"memory is {num_bytes} bytes, which cannot be shared: {error}"
+                ) from error
+            weakref.finalize(arena, undo.pop_all().close)
         return arena
 
     @classmethod

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pageant.protocol.arrays import BoolVector, Int32Vector, Int64Vector, UInt8Vector, bools
+from pageant.protocol.arrays import BoolVector, Int32Vector, Int64Vector, UInt8Vector
 from pageant.protocol.message import Message, Request
 
 NO_SLOT = -1
@@ -262,6 +262,3 @@ class StoreStatistics(Message, frozen=True, kw_only=True):
 
 class GetStoreStatistics(Request[StoreStatistics], frozen=True, kw_only=True):
     """Ask a store for its state."""
-
-
-NOTHING_MOVED = StoredMoved(ok=bools(), stale=True)

@@ -123,9 +123,13 @@ class StoredBlocks:
         self._queue: OrderedDict[bytes, int] = OrderedDict()
         # Names blocks of sequences, so that they are found; see `Prefixes.index`.
         self.index: Callable[[Iterable[Filled]], None]
+        # Saves and restores that the shell has begun or will, until they end or the executor is gone. Each holds its
+        # blocks.
         self._transfers: set[Transfer] = set()
         # Arrivals that the shell has not taken yet.
         self._wanted: list[Arrival] = []
+        # Restores that were tried for each sequence, by serial, the eldest first: at most TRIES_MAX each, and
+        # SEQUENCES_MAX sequences.
         self._tries: OrderedDict[int, int] = OrderedDict()
         # An admission was refused while transfers hold blocks, and no sequence holds any: see `awaits_room`.
         self._room_is_awaited = False

@@ -51,7 +51,9 @@ class RouterCore:
         self._rebalancer = Rebalancer() if rebalance else None
         self._fallback = LeastLoaded()
         self._index = PrefixIndex()
+        # Replicas by name: from the first of their actors that is up until they leave the topology.
         self._replicas: dict[str, Replica] = {}
+        # The same replicas, by their bit in the prefix index. Each has another; that of one that left is used again.
         self._by_bit: dict[int, Replica] = {}
         # Replicas that have charges, and perhaps some that had.
         self._charged: dict[str, Replica] = {}

@@ -32,6 +32,7 @@ class LoadMeter:
         self._core = core
         self._time = StepTime(STEP_KEPT)
         self._seen: list[int] = []
+        # The load that was sent last; None before the first to each router.
         self._last: Load | None = None
         # Tokens that the executor's KV memory holds; 0 while there is none.
         self._memory_tokens = 0
@@ -75,8 +76,7 @@ class LoadMeter:
             memory=self._needed_memory(),
             memory_tokens=self._memory_tokens,
         )
-        last, self._last = self._last, load
-        self._seen = []
+        last, self._seen = self._last, []
         is_same = (
             last is not None
             and not len(load.seen)
@@ -86,7 +86,11 @@ class LoadMeter:
             )
             and abs(last.memory - load.memory) < MEMORY_CHANGE
         )
-        return None if is_same else load
+        if is_same:
+            # What is compared stays what was sent: changes too small to tell add up.
+            return None
+        self._last = load
+        return load
 
     def _waiting_tokens(self) -> int:
         """Return the tokens that are to be computed, as far as the router does not expect them to be cached."""

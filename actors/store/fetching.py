@@ -173,20 +173,24 @@ class Fetching(Actor):
             self._fetch_seconds += self.clock.now() - began
 
     def _end_batch(self, layout: StoredLayout, batch: Sequence[Wanted], ok: Sequence[bool]) -> None:
-        for wanted, is_whole in zip(batch, ok, strict=True):
-            self._end_filling(layout.kind, wanted, ok=is_whole)
-        self._fetched += sum(ok)
-        self._fetched_bytes += sum(ok) * layout.slot_bytes
-        self._unfetched += len(ok) - sum(ok)
+        pairs = zip(batch, ok, strict=True)
+        came = sum([self._end_filling(layout.kind, wanted, ok=is_whole) for wanted, is_whole in pairs])
+        self._fetched += came
+        self._fetched_bytes += came * layout.slot_bytes
+        self._unfetched += len(batch) - came
         self._wake_pinners()
 
-    def _end_filling(self, kind: bytes, wanted: Wanted, *, ok: bool) -> None:
-        """End the reservation of a slot that this store has filled by itself."""
+    def _end_filling(self, kind: bytes, wanted: Wanted, *, ok: bool) -> bool:
+        """End the reservation of a slot that this store has filled by itself. Return whether the block is there.
+
+        It is not where it came whole and was forgotten meanwhile.
+        """
         name, place = wanted
-        self._index.settle(place, self._self, ok=ok)
-        if ok:
+        is_here = self._index.settle(place, self._self, ok=ok) and ok
+        if is_here:
             # Whoever had lost patience with it may look for it again.
             self._note(name, kind, True)
+        return is_here
 
     async def _fetch_batch(
         self, peer: Peer, layout: StoredLayout, batch: Sequence[Wanted], until: float

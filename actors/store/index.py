@@ -71,10 +71,13 @@ class StoreIndex:
         self.slabs = Slabs(num_bytes)
         self._write_header, self._listener = write_header, listener
         self._generation = first_generation
+        # Slots by the name of their block: reserved and ready ones. Every name has at most one.
         self._slots: dict[bytes, Slot] = {}
+        # The same slots, by their first byte.
         self._by_place: dict[int, Slot] = {}
         # Ready slots without pins, by size, the least recently used first.
         self._idle: dict[int, OrderedDict[bytes, Slot]] = {}
+        # First bytes of the slots that each owner has reserved or pinned: its death ends exactly those.
         self._held: dict[Owner, set[int]] = {}
         self._uses = count(1)
         self.saved = self.restored = self.spoilt = self.evictions = 0
@@ -96,7 +99,7 @@ class StoreIndex:
         if name in self._slots:
             self._touch(self._slots[name])
             return NOWHERE
-        found = self.slabs.take(size)
+        found = self.slabs.allocate(size)
         if found is None:
             found = self._evict(size)
         if found is None:
@@ -126,9 +129,9 @@ class StoreIndex:
             if slot.size == size:
                 self.evictions += 1
                 self._drop(slot)
-                return self.slabs.take(size)
+                return self.slabs.allocate(size)
             if self._empty_chunk(self.slabs.chunk_of(slot.place.slot)):
-                return self.slabs.take(size)
+                return self.slabs.allocate(size)
         return None
 
     def _empty_chunk(self, chunk: int) -> bool:
@@ -150,7 +153,7 @@ class StoreIndex:
         for holder in (*slot.pins, *((slot.owner,) if slot.owner is not None else ())):
             self._held.get(holder, set()).discard(place.slot)
         self._write_header(place.slot, slot.name, place.generation, SlotState.EMPTY)
-        self.slabs.give(place.slot, slot.size)
+        self.slabs.free(place.slot, slot.size)
         self._listener(slot.name, slot.kind, False)
 
     # Reading.
@@ -179,21 +182,24 @@ class StoreIndex:
         self._idle[slot.size].pop(name, None)
         return slot.place
 
-    def settle(self, place: Place, owner: Owner, *, ok: bool) -> None:
+    def settle(self, place: Place, owner: Owner, *, ok: bool) -> bool:
         """Make a reserved slot ready, or release a pinned one. If it is not `ok`, the block is dropped.
 
-        Nothing happens to a slot that its owner does not hold in that generation.
+        Nothing happens to a slot that its owner does not hold in that generation. Returns whether it held the slot.
         """
         slot = self._by_place.get(place.slot)
         if slot is None or slot.place != place:
-            return
+            return False
         if slot.owner == owner:
             self._end_writing(slot, ok=ok)
-        elif slot.owner is None and slot.pins[owner]:
+            return True
+        if slot.owner is None and slot.pins.get(owner):
             self._release(slot, owner)
             self.restored += ok
             if not ok:
                 self._spoil(slot)
+            return True
+        return False
 
     def _end_writing(self, slot: Slot, *, ok: bool) -> None:
         if not ok:
@@ -215,12 +221,8 @@ class StoreIndex:
             self._rest(slot)
 
     def _spoil(self, slot: Slot) -> None:
-        """Drop a block that is not whole, once nobody reads it. It cannot be found from now on."""
+        """Drop a block that is not whole. Others that read it find another header than before."""
         self.spoilt += 1
-        if slot.pins:
-            # Others read it, and see for themselves.
-            self._write_header(slot.place.slot, slot.name, slot.place.generation, SlotState.EMPTY)
-            return
         self._drop(slot)
 
     # Coming and going.

@@ -28,8 +28,8 @@ class Slabs:
         size = aligned(slot_bytes)
         return size if 0 < size <= self.chunk_bytes else None
 
-    def take(self, size: int) -> int | None:
-        """Return a free slot of a size of `size_of`; None if there is none and no chunk is left."""
+    def allocate(self, size: int) -> int | None:
+        """Allocate a slot of a size of `size_of`; None if none is free and no chunk is left."""
         free = self._free.setdefault(size, [])
         if not free:
             if not self._chunks:
@@ -42,7 +42,7 @@ class Slabs:
         self._free_bytes -= size
         return free.pop()
 
-    def give(self, slot: int, size: int) -> None:
+    def free(self, slot: int, size: int) -> None:
         """Free a slot."""
         self._free[size].append(slot)
         self._free_bytes += size
@@ -50,10 +50,6 @@ class Slabs:
     def chunk_of(self, slot: int) -> int:
         """Return the first byte of the chunk that a slot lies in."""
         return slot // self.chunk_bytes * self.chunk_bytes
-
-    def size_in(self, chunk: int) -> int:
-        """Return the size of the slots of a chunk that is divided."""
-        return self._sizes[chunk]
 
     def reclaim(self, chunk: int) -> None:
         """Take back a chunk whose slots are all free, for slots of any size. O(free slots of its size)."""

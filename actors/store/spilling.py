@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from pageant.actors.runtime.disk_file import DiskFile
 from pageant.actors.runtime.sizes import parse_bytes
@@ -26,6 +26,18 @@ SPARE_SHARE = 0.25
 """Share of the memory that can be given to others without losing a block, if the disk keeps up."""
 SPARE_MAX = 256
 """The most blocks that are kept on the disk beside the memory for that."""
+
+
+class Load(NamedTuple):
+    """A block on its way from the disk to the memory."""
+
+    name: bytes
+    place: Place
+    """The slot of the memory that is reserved for it."""
+    below: Place
+    """Its pinned place on the disk."""
+    generation: int
+    """The generation in which it was written. The disk thread must not look it up: blocks can be forgotten."""
 
 
 def check_disk(disk: str | int, path: str | None) -> int:
@@ -56,7 +68,8 @@ class Spilling(Fetching):
         self._disk: StoreIndex
         """Places in the file, as slots of memory; there is room for none without a file. Set by `_open_disk`."""
         self._generations: dict[bytes, int] = {}
-        """Generations in which blocks were written, by name."""
+        """Generations in which blocks were written, by name: exactly of those that have a place in `_disk`. Only the
+        loop reads and writes them."""
         self._is_spilling = False
         self._is_broken = False
         """The disk takes nothing any more."""
@@ -114,12 +127,13 @@ class Spilling(Fetching):
     async def _spill(self, due: Sequence[Slot]) -> None:
         places = [self._disk.reserve(slot.name, slot.kind, slot.size, self._self) for slot in due]
         pairs = [(slot, place) for slot, place in zip(due, places, strict=True) if place != NOWHERE]
+        # Known from the reservation on: whatever drops a place forgets its generation, in `_note_disk`.
+        self._generations.update((slot.name, slot.place.generation) for slot, _ in pairs)
         ok = [False] * len(pairs)
         try:
             ok = await self.offload_beside("disk", self._write, pairs)
         finally:
-            for (slot, place), is_written in zip(pairs, ok, strict=True):
-                self._generations[slot.name] = slot.place.generation
+            for (_, place), is_written in zip(pairs, ok, strict=True):
                 self._disk.settle(place, self._self, ok=is_written)
                 self._spilled += is_written
             self._is_spilling = False
@@ -145,7 +159,7 @@ class Spilling(Fetching):
 
     def _begin_loads(self, names: Sequence[bytes]) -> list[bytes]:
         """Read those of these blocks that only the disk has. Return their names."""
-        wanted: dict[bytes, list[tuple[bytes, Place, Place]]] = {}
+        wanted: dict[bytes, list[Load]] = {}
         for name in names:
             kind = None if name in self._index else self._disk.kind_of(name)
             if kind is None or kind not in self._layouts:
@@ -155,31 +169,39 @@ class Spilling(Fetching):
                 break
             below = self._disk.pin(name, self._self)
             assert below != NOWHERE, "what is being written is still in memory"
-            wanted.setdefault(kind, []).append((name, place, below))
+            wanted.setdefault(kind, []).append(Load(name, place, below, self._generations[name]))
         for kind, some in wanted.items():
             self.spawn(self._load(self._layouts[kind], some))
-        return [name for some in wanted.values() for name, _, _ in some]
+        return [load.name for some in wanted.values() for load in some]
 
-    async def _load(self, layout: StoredLayout, wanted: Sequence[tuple[bytes, Place, Place]]) -> None:
+    async def _load(self, layout: StoredLayout, wanted: Sequence[Load]) -> None:
         size = max(1, BATCH_BYTES // layout.slot_bytes)
-        for start in range(0, len(wanted), size):
-            batch = wanted[start : start + size]
-            ok = [False] * len(batch)
-            try:
-                ok = await self.offload_beside("disk", self._read, layout, batch)
-            finally:
-                for (name, place, below), is_whole in zip(batch, ok, strict=True):
-                    self._disk.settle(below, self._self, ok=is_whole)
-                    self._end_filling(layout.kind, (name, place), ok=is_whole)
-                self._loaded += sum(ok)
-                self._unloaded += len(ok) - sum(ok)
-                self._wake_pinners()
+        left = list(wanted)
+        try:
+            while left:
+                batch, left = left[:size], left[size:]
+                ok = [False] * len(batch)
+                try:
+                    ok = await self.offload_beside("disk", self._read, layout, batch)
+                finally:
+                    self._end_loads(layout, batch, ok)
+        finally:
+            self._end_loads(layout, left, [False] * len(left))
 
-    def _read(self, layout: StoredLayout, batch: Sequence[tuple[bytes, Place, Place]]) -> list[bool]:
+    def _end_loads(self, layout: StoredLayout, batch: Sequence[Load], ok: Sequence[bool]) -> None:
+        came = 0
+        for load, is_whole in zip(batch, ok, strict=True):
+            self._disk.settle(load.below, self._self, ok=is_whole)
+            came += self._end_filling(layout.kind, (load.name, load.place), ok=is_whole)
+        self._loaded += came
+        self._unloaded += len(batch) - came
+        self._wake_pinners()
+
+    def _read(self, layout: StoredLayout, batch: Sequence[Load]) -> list[bool]:
         """Read blocks, and check them. Return which are whole. Runs in a thread."""
         assert self._file is not None, "there is a disk"
         found: list[bool] = []
-        for name, place, below in batch:
+        for name, place, below, generation in batch:
             into = self._arena.bytes[place.slot : place.slot + layout.slot_bytes]
             try:
                 self._file.read(below.slot, into)
@@ -187,7 +209,7 @@ class Spilling(Fetching):
                 log.warning("a block is not read from %s: %s", self.options.disk_path, error)
                 found.append(False)
                 continue
-            found.append(adopt(self._arena, layout, Copied(name, self._generations[name], place)))
+            found.append(adopt(self._arena, layout, Copied(name, generation, place)))
         return found
 
 

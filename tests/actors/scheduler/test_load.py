@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from pageant.actors.scheduler.load import LoadMeter
+from pageant.actors.scheduler.load import MEMORY_CHANGE, LoadMeter
+from pageant.protocol.allocation import Assigned
 from pageant.protocol.arrays import int32
 from pageant.protocol.replicas import Move, Moved
 from pageant.protocol.routing import Load
@@ -17,6 +18,9 @@ from pageant.protocol.stepping import ExecutorReady
 from pageant.protocol.supervision import DeathsCharged
 from tests.actors.scheduler.scene import Scene
 from tests.actors.scheduler.test_actor import Told
+
+NOTHING = {"grown_counts": int32(), "grown_blocks": int32(), "admitted": ()}
+GRANTED = Assigned(step=1, epoch=1, num_grown=0, blocks_free=0, num_blocks=1000, **NOTHING)
 
 
 @pytest.fixture
@@ -99,6 +103,16 @@ def test_the_memory_is_what_requests_hold_and_what_waiting_ones_ask_for():
     assert meter.take().memory == 1 + 16 / 64, "memory that fills is told, although no request came"
     meter.executor_ready(ExecutorReady(epoch=2, device="", dtype="", **sizes))
     assert meter.take().memory == 16 / 64
+
+
+def test_memory_that_fills_too_slowly_to_see_is_told_by_each_share_that_matters():
+    meter, told = LoadMeter(Scene().core), []
+    for free in range(800, 49, -1):
+        meter.assigned(msgspec.structs.replace(GRANTED, blocks_free=free))
+        if (load := meter.take()) is not None:
+            told.append(load.memory)
+    assert told[0] == pytest.approx(0.2) and told[-1] >= 0.95 - MEMORY_CHANGE
+    assert len(told) <= 1 + 0.75 / MEMORY_CHANGE
 
 
 def test_a_tokens_time_is_told_from_a_steps(scene):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -118,6 +119,78 @@ async def test_blocks_that_are_forgotten_are_gone_from_the_disk(tmp_path):
         await a.until(lambda: not (a.here | a.away))
         assert not any(await a.restore(NAMES[:4]))
         assert (await a.at_rest()).disk_blocks == 0
+
+
+@pytest.fixture
+def stores(monkeypatch) -> list[Store]:
+    """The stores that have started: one of each host, and those that replaced one."""
+    found: list[Store] = []
+    on_start = Store.on_start
+
+    async def noted(self) -> None:
+        found.append(self)
+        await on_start(self)
+
+    monkeypatch.setattr(Store, "on_start", noted)
+    return found
+
+
+async def test_blocks_can_be_forgotten_while_they_are_read_from_the_disk(tmp_path, monkeypatch, stores):
+    read, begun, go_on = DiskFile.read, threading.Event(), threading.Event()
+
+    def gated(self, at, into) -> None:
+        begun.set()
+        go_on.wait(SECONDS)
+        read(self, at, into)
+
+    monkeypatch.setattr(DiskFile, "read", gated)
+    async with two_hosts(on_disk(tmp_path), memory=MEMORY) as (_, a, _b):
+        await save_slowly(a, NAMES)
+        first = NAMES[:4]
+        await a.until(lambda: not a.here & {*first} and a.away >= {*first})
+        restored = asyncio.ensure_future(a.restore(first))
+        await asyncio.to_thread(begun.wait, SECONDS)
+        a.tell(a.options.store, ForgetStored(kind=KIND))
+        await a.until(lambda: not (a.here | a.away))
+        go_on.set()
+        assert await restored == [False] * 4
+        async with asyncio.timeout(SECONDS):
+            while True:
+                found = await a.at_rest()
+                if found.unloaded == 4:
+                    break
+                await asyncio.sleep(0)
+        assert (found.blocks, found.loaded, found.disk_blocks) == (0, 0, 0)
+        await a.save(NAMES[:1])
+        await a.until(lambda: a.here | a.away == {NAMES[0]})
+        assert await a.restore(NAMES[:2]) == [True, False]
+        assert len(stores) == 2, "the store lives on"
+
+
+async def test_blocks_that_are_forgotten_while_they_are_written_to_the_disk_leave_nothing(
+    tmp_path, monkeypatch, stores
+):
+    write, begun, go_on = DiskFile.write, threading.Event(), threading.Event()
+
+    def gated(self, at, data) -> None:
+        begun.set()
+        go_on.wait(SECONDS)
+        write(self, at, data)
+
+    monkeypatch.setattr(DiskFile, "write", gated)
+    async with two_hosts(on_disk(tmp_path), memory=MEMORY) as (_, a, _b):
+        for name in NAMES[:SLOTS]:
+            await a.save([name])
+        await asyncio.to_thread(begun.wait, SECONDS)
+        a.tell(a.options.store, ForgetStored(kind=KIND))
+        await a.until(lambda: not (a.here | a.away))
+        go_on.set()
+        async with asyncio.timeout(SECONDS):
+            while True:
+                if not any(store._is_spilling for store in stores):
+                    break
+                await asyncio.sleep(0)
+        assert not any(store._generations for store in stores)
 
 
 @pytest.mark.parametrize(
