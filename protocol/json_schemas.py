@@ -23,6 +23,7 @@ INTEGER_MIN, INTEGER_MAX = -(2**63) + 1024, 2**63 - 1
 NUMBER_MAX = 10**18
 """The largest magnitude of a bound of other numbers that can be expressed; a larger one is narrowed to this."""
 _EXACT_MAX = 2**53
+_DOUBLE_MAX = 10**300  # integers below it can be made doubles
 
 _OF_NAMES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _OF_VALUES = ("const", "enum", "default", "examples", "example")
@@ -95,7 +96,9 @@ def _are_values(options: Any) -> bool:
 
 def is_exact(value: int) -> bool:
     """Tell whether an integer survives a compiler that holds numbers as doubles and writes them briefly."""
-    return abs(value) <= _EXACT_MAX or int(Decimal(repr(float(value)))) == value
+    if abs(value) <= _EXACT_MAX:
+        return True
+    return abs(value) < _DOUBLE_MAX and int(Decimal(repr(float(value)))) == value
 
 
 def _narrow(schema: dict[str, Any]) -> None:
@@ -145,7 +148,7 @@ def _next(value: float | None, step: int) -> float | None:
 
 def _held(value: int, *, up: bool) -> int:
     """Return the nearest integer that a double holds, upwards or downwards."""
-    if abs(value) >= 10**300:
+    if abs(value) >= _DOUBLE_MAX:
         return value
     found = float(value)
     if (int(found) < value) if up else (int(found) > value):
@@ -155,4 +158,6 @@ def _held(value: int, *, up: bool) -> int:
 
 def _bound(schema: dict[str, Any], key: str) -> int | float | None:
     value = schema.get(key)
-    return None if isinstance(value, bool) or not isinstance(value, int | float) else value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,9 +192,20 @@ def _compilable(schema: Any, asked: StructuredOutputsParams) -> str:
 def _loaded(name: str, text: str | None) -> Any:
     assert text is not None, "it is given"
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise GrammarError(f"{name} is no JSON: {error}") from None
+
+
+def _finite(text: str) -> float:
+    """Return a number of a schema.
+
+    Raises:
+        GrammarError: no finite double holds it.
+    """
+    if not math.isfinite(value := float(text)):
+        raise GrammarError(f"the number {text:.80} cannot be had; expected a finite double")
+    return value
 
 
 def _close_objects(schema: Any) -> None:

@@ -155,3 +155,19 @@ def test_an_expression_that_would_explode_is_followed_or_refused_within_its_fuel
 def test_a_model_without_an_end_token_cannot_be_guided(tokenization, vocab_size):
     with pytest.raises(GrammarError, match="end token"):
         Compiler(tokenization, vocab_size, ())
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        '{"type": "integer", "minimum": 1e999}',
+        '{"type": "integer", "exclusiveMaximum": -1e999}',
+        '{"type": "number", "minimum": NaN}',
+        '{"enum": [%s]}' % ("1" * 400),
+        '{"enum": [-%s]}' % ("1" * 4000),
+        '{"const": Infinity}',
+    ],
+)
+def test_numbers_that_no_double_holds_are_refused(compiler, schema):
+    with pytest.raises(GrammarError):
+        compiler.compile(Asked(json=schema))
