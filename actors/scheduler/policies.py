@@ -115,8 +115,10 @@ class FairShare:
         self._ranks: list[tuple[float, str]] = []
         # The rank of each tenant's valid entry in `_ranks`.
         self._listed: dict[str, float] = {}
-        # A heap of the other tenants.
+        # A heap of the other tenants whose counters are kept. A tenant has one entry, which may be too low.
         self._idle: list[tuple[float, str]] = []
+        # The tenants with an entry in `_idle`, some of which may have come back.
+        self._idle_tenants: set[str] = set()
         # The counter of the tenant that left last.
         self._last = 0.0
 
@@ -157,11 +159,17 @@ class FairShare:
             return
         del self._open[tenant], self._listed[tenant]
         self._last = self.rank(tenant)
-        heapq.heappush(self._idle, (self._last, tenant))
+        if tenant not in self._idle_tenants:
+            self._idle_tenants.add(tenant)
+            heapq.heappush(self._idle, (self._last, tenant))
         least = self._least()
         # A tenant with a lower counter would be lifted when it comes back, so that its counter can be forgotten.
         while self._idle and self._idle[0][0] <= least:
             _, tenant = heapq.heappop(self._idle)
+            if tenant not in self._open and self.rank(tenant) > least:
+                heapq.heappush(self._idle, (self.rank(tenant), tenant))
+                continue
+            self._idle_tenants.remove(tenant)
             if tenant not in self._open:
                 self._counters.pop(tenant, None)
 

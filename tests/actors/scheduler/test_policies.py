@@ -62,3 +62,19 @@ def test_what_a_tenant_that_is_gone_gets_back_is_no_credit():
     policy.served("b", -40, 0)
     policy.arrived(gone)
     assert policy.rank("b") == 100
+
+
+def test_a_fair_share_keeps_one_entry_of_each_idle_tenant_beside_an_open_one_with_less():
+    policy = make_policy("fair")
+    patient = SimpleNamespace(tenant="patient", arrived_at=0.0, is_resumed=False)
+    policy.arrived(patient)
+    for turn in range(100):
+        request = SimpleNamespace(tenant=f"tenant-{turn % 2}", arrived_at=0.0, is_resumed=False)
+        policy.arrived(request)
+        policy.served(request.tenant, 10, 0)
+        policy.left(request)
+    assert len(policy._idle) == 2
+    assert policy.rank("tenant-0") == 500
+    policy.served("patient", 1000, 0)
+    policy.left(patient)
+    assert not policy._idle and policy.rank("tenant-0") == 0
