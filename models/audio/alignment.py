@@ -51,7 +51,8 @@ def _warped(costs: Float64) -> Int64:
     token, row = costs.shape
     found = np.zeros(token, np.int64)
     while token > 0:
-        found[token - 1] = row - 1
+        # The way reaches row 0 before token 0 only if costs are NaN, whose comparisons are all false.
+        found[token - 1] = max(row - 1, 0)
         step = _TOKEN if row == 0 else steps[token, row]
         token -= step != _ROW
         row -= step != _TOKEN

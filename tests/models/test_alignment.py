@@ -75,3 +75,9 @@ def test_heads_are_those_of_the_checkpoint_and_others_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**config, "median_filter_width": 4}))
     with pytest.raises(CheckpointError, match=r"median_filter_width.*an odd number"):
         inputs()
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(4, 2), (2, 4), (5, 5)])
+def test_weights_that_are_no_numbers_give_no_negative_rows(tokens, rows):
+    found = token_rows([torch.full((tokens, rows), torch.nan)], 1)
+    assert found.min() >= 0
