@@ -213,7 +213,10 @@ class SamplingParams(Parameters, frozen=True, kw_only=True, forbid_unknown_field
         if isinstance(self.logit_bias, Mapping):
             msgspec.structs.force_setattr(self, "logit_bias", dict(self.logit_bias))
         if isinstance(self.logprob_token_ids, list | tuple):
-            listed = tuple(dict.fromkeys(self.logprob_token_ids))
+            listed = tuple(self.logprob_token_ids)
+            # Those that are named twice are counted once, later; what is no id may not be hashable.
+            check_token_ids("logprob_token_ids", listed, len(listed))
+            listed = tuple(dict.fromkeys(listed))
             msgspec.structs.force_setattr(self, "logprob_token_ids", listed)
         if self.logprob_token_ids is not None and self.logprobs is None:
             msgspec.structs.force_setattr(self, "logprobs", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from types import MappingProxyType
 
@@ -182,3 +183,28 @@ def test_what_cannot_travel_is_refused(name, value, message):
     with pytest.raises(BadRequest, match=f"{name} has .*{message}") as caught:
         SamplingParams(**{name: value})
     assert caught.value.parameter == name
+
+
+ODD = (
+    [[]],
+    [{}],
+    ({},),
+    {"a": []},
+    {1: "x"},
+    b"x",
+    {1},
+    object(),
+    math.nan,
+    -math.inf,
+    1j,
+    "\ud800",
+    [None],
+    ...,
+)
+
+
+@pytest.mark.parametrize("name", SamplingParams.__struct_fields__)
+def test_any_value_is_taken_or_is_a_bad_request(name):
+    for value in ODD:
+        with contextlib.suppress(BadRequest):
+            SamplingParams(**{name: value})
