@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -160,13 +161,13 @@ def _misbeliefs(simulation: Simulation, names: Sequence[str]) -> dict[str, int]:
     stores: dict[str, Any] = {
         name: cell.actor for name in names if (cell := simulation.cell(name)) is not None
     }
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for name, store in stores.items():
         found[f"fetches under way of {name}"] = store._neighbours.fetches.total()
         for kind in store._layouts:
             for other in stores.keys() - {name}:
                 there = set(stores[other]._kept(kind))
                 known = {one for one, held in store._neighbours._holders[kind].items() if other in held}
-                found[f"blocks of {other} that {name} misses"] = len(there - known)
-                found[f"blocks of {other} that only {name} knows"] = len(known - there)
+                found[f"blocks of {other} that {name} misses"] += len(there - known)
+                found[f"blocks of {other} that only {name} knows"] += len(known - there)
     return {what: count for what, count in found.items() if count}
