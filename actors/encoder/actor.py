@@ -254,8 +254,10 @@ class Encoder(Actor):
         self._decoded += 1
         self._cache.link(file, digest)
         known = self._cache.of_pixels(digest)
-        if known is None and (under_way := self._in_work.get(digest)) is not None:
-            known = await asyncio.shield(under_way)
+        while known is None and (under_way := self._in_work.get(digest)) is not None:
+            await asyncio.wait([under_way])
+            # Where the request that had it in work was cancelled, one of those that waited encodes it.
+            known = None if under_way.cancelled() else under_way.result()
         if known is not None:
             self._cached += 1
             return known
@@ -267,10 +269,11 @@ class Encoder(Actor):
         self._in_work[digest] = done
         try:
             found = await self.offload(encode)
+        except asyncio.CancelledError:
+            done.cancel()
+            raise
         except BaseException as error:
-            done.set_exception(
-                error if isinstance(error, Exception) else ImageRefused("its request was cancelled")
-            )
+            done.set_exception(error)
             done.exception()  # nobody may be waiting
             raise
         finally:

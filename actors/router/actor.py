@@ -155,7 +155,8 @@ class Router(Actor):
             request = MoveRequests(source=advice.source, target=advice.target, num_tokens=left)
             try:
                 moved = await self.ask(frontend, request, MOVE_SECONDS)
-            except RemoteError:  # one of the replicas has just left, or has lost an actor
+            except (BadRequest, RemoteError):
+                # One of the replicas has just left, or has lost an actor: no other frontend moves requests there.
                 return
             except PageantError:  # it is down, and asks again when it is up
                 self._frontends[model].pop(frontend, None)
