@@ -12,12 +12,11 @@ hashes by then, and other requests may share them.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 
 from pageant.actors.scheduler.open_requests import OpenRequests
 from pageant.actors.scheduler.plans import Computing, Exchange, admissions, build_assign, build_plan
-from pageant.actors.scheduler.policies import Policy
+from pageant.actors.scheduler.policies import Policy, victim_of
 from pageant.actors.scheduler.request import ScheduledRequest, State
 from pageant.actors.scheduler.run_ahead import RunAhead
 from pageant.actors.scheduler.scheduled_rows import ScheduledRows
@@ -25,8 +24,6 @@ from pageant.protocol.allocation import Assign, Assigned
 from pageant.protocol.arrays import int32
 from pageant.protocol.stepping import CutShort, ExecutorReady, StepPlan
 from pageant.protocol.verification import NO_DRAFTS
-
-log = logging.getLogger("pageant.scheduler")
 
 # Expected tokens of the admissions asked for in a step, as a multiple of the token budget.
 OVERASK = 2
@@ -59,8 +56,6 @@ class Planner:
 
     def __init__(self, policy: Policy, requests: OpenRequests) -> None:
         self._policy, self._requests, self._limits = policy, requests, requests.limits
-        # Whether a failure of the policy was logged.
-        self._has_complained = False
         self._running, self._waiting, self._speculator = (
             requests.running,
             requests.waiting,
@@ -326,19 +321,7 @@ class Planner:
             return
         candidates = self._running.in_no_step(refused.rows.tolist())
         if candidates:
-            self._requests.preempt(self._choose_victim(candidates))
-
-    def _choose_victim(self, candidates: list[ScheduledRequest]) -> ScheduledRequest:
-        """Ask the policy. Where it fails, the last request in order is chosen; the first failure is logged."""
-        try:
-            victim = self._policy.victim(candidates)
-            return candidates[candidates.index(victim)]
-        except Exception as error:  # a policy may be anybody's
-            if not self._has_complained:
-                self._has_complained = True
-                kind = type(self._policy).__qualname__
-                log.warning("the policy %s chose no victim: %r; the last in order are taken", kind, error)
-            return candidates[-1]
+            self._requests.preempt(victim_of(self._policy, candidates))
 
     def _find_stuck(self, exchange: Exchange, message: Assigned) -> ScheduledRequest | None:
         """Return the first admission if it can never be granted: it was refused although no other request holds

@@ -11,13 +11,17 @@ None of these policies starves a request: waiting improves its place against req
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
+from weakref import WeakSet
 
 from pageant.actors.runtime.classes import load_object
 from pageant.actors.scheduler.request import ScheduledRequest
 from pageant.protocol.errors import TopologyError
 from pageant.protocol.plugins import plugins_of
+
+log = logging.getLogger("pageant.scheduler")
 
 
 class Policy(Protocol):
@@ -194,6 +198,22 @@ POLICIES: dict[str, type[Policy]] = {
     "fair": FairShare,
     "deadline": Deadline,
 }
+
+
+_FAILED: WeakSet[Policy] = WeakSet()
+"""Policies of which a failure was logged."""
+
+
+def victim_of(policy: Policy, candidates: Sequence[ScheduledRequest]) -> ScheduledRequest:
+    """Return the request that a policy has preempted. Where it fails, the last is; the first failure is logged."""
+    try:
+        return candidates[candidates.index(policy.victim(candidates))]
+    except Exception as error:  # a policy may be anybody's
+        if policy not in _FAILED:
+            _FAILED.add(policy)
+            kind = type(policy).__qualname__
+            log.warning("the policy %s chose no victim: %r; the last in order are taken", kind, error)
+        return candidates[-1]
 
 
 def make_policy(name: str) -> Policy:

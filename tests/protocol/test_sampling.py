@@ -130,6 +130,21 @@ def test_limits_themselves_are_taken():
 NUMBER = st.floats() | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.text(max_size=3) | st.none()
 
 
+ANYTHING = st.recursive(
+    NUMBER | st.binary(max_size=2) | st.just(object()),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2) | st.integers(), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@given(st.dictionaries(st.sampled_from(SamplingParams.__struct_fields__), ANYTHING, max_size=3))
+def test_any_value_is_taken_or_refused_in_words(fields):
+    with contextlib.suppress(BadRequest):
+        SamplingParams(**fields)
+
+
 @given(st.dictionaries(st.sampled_from(SamplingParams.__struct_fields__), NUMBER, max_size=4))
 def test_whatever_decodes_was_checked(fields):
     try:
