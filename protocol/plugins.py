@@ -23,7 +23,7 @@ from pageant.protocol.errors import TopologyError
 
 __all__ = ["GROUPS", "PLUGINS", "Plugin", "load_plugin", "plugins", "plugins_of"]
 
-GROUPS = ("actors", "policies", "architectures", "parsers", "launchers", "formats", "carriers")
+GROUPS = ("actors", "policies", "routing", "architectures", "parsers", "launchers", "formats", "carriers")
 """Kinds of plugins. The entry points' group is `pageant.` and one of these."""
 PLUGINS = "PAGEANT_PLUGINS"
 _ALL_OFF = "none"

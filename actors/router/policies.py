@@ -158,10 +158,10 @@ def make_policy(name: str) -> RoutingPolicy:
     place = "actors.router.options.routing"
     if name in POLICIES:
         return POLICIES[name]()
-    if ":" not in name and name not in plugins_of("policies"):
-        known = (*POLICIES, *plugins_of("policies"), "module:Class")
+    if ":" not in name and name not in plugins_of("routing"):
+        known = (*POLICIES, *plugins_of("routing"), "module:Class")
         raise TopologyError(place, f"no policy {name!r}; {expected(name, known)}")
-    policy = load_object(name, place, "policies")()
+    policy = load_object(name, place, "routing")()
     if not callable(getattr(policy, "choose", None)):
         raise TopologyError(place, f"{name!r} has no method 'choose', which a routing policy needs")
     checked: RoutingPolicy = policy

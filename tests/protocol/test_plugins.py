@@ -37,6 +37,29 @@ print(json.dumps({
     "doctor": _plugins().found,
 }))
 """
+POLICIES = """
+import asyncio, json
+from types import SimpleNamespace
+from pageant.actors.http.swapping import _present
+from pageant.actors.router.policies import make_policy as make_routing
+from pageant.actors.scheduler.policies import make_policy
+from pageant.protocol.errors import TopologyError
+
+def tried(make, name):
+    try:
+        return type(make(name)).__name__
+    except TopologyError as error:
+        return str(error)
+
+async def ask(*_, timeout):
+    return SimpleNamespace(actors=())
+
+print(json.dumps({
+    "scheduling": {name: tried(make_policy, name) for name in ("lottery", "nearest", "both")},
+    "routing": {name: tried(make_routing, name) for name in ("lottery", "nearest", "both")},
+    "over HTTP": asyncio.run(_present(ask)).policies,
+}))
+"""
 GENERATE = """
 import sys
 import pageant
@@ -86,11 +109,31 @@ def test_names_are_found_while_the_package_is_installed(installed: Path) -> None
         ["architectures", "CoinForCausalLM", "pageant-coin", "0.1"],
     ]
     assert (found["policy"], found["architecture"]) == ("Coin", "CoinForCausalLM")
-    assert "has no method 'choose'" in found["routing"], "it is a scheduling policy"
+    assert "no policy 'coin'; expected one of: least" in found["routing"], "it is a scheduling policy"
     assert (
         found["doctor"]
         == "coin (policies, pageant-coin 0.1), CoinForCausalLM (architectures, pageant-coin 0.1)"
     )
+
+
+def test_scheduling_and_routing_policies_have_names_of_their_own(tmp_path: Path) -> None:
+    about = tmp_path / "lab-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lab\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(
+        "[pageant.policies]\nlottery = lab_policies:Lottery\nboth = lab_policies:Lottery\n"
+        "[pageant.routing]\nnearest = lab_policies:Nearest\nboth = lab_policies:Nearest\n"
+    )
+    (tmp_path / "lab_policies.py").write_text(
+        "class Lottery:\n    order = victim = print\nclass Nearest:\n    choose = print\n"
+    )
+    found = json.loads(run(POLICIES, at=tmp_path))
+    scheduling, routing = found["scheduling"], found["routing"]
+    assert (scheduling["lottery"], scheduling["both"]) == ("Lottery", "Lottery")
+    assert (routing["nearest"], routing["both"]) == ("Nearest", "Nearest")
+    assert "no policy 'nearest'" in scheduling["nearest"] and "lottery" in scheduling["nearest"]
+    assert "no policy 'lottery'" in routing["lottery"] and "both" in routing["lottery"]
+    assert {"lottery", "both"} < set(found["over HTTP"]) and "nearest" not in found["over HTTP"]
 
 
 @pytest.mark.parametrize("variables", [{"PAGEANT_PLUGINS": "none"}, {"PAGEANT_PLUGINS": "another"}, None])
