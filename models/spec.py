@@ -179,11 +179,6 @@ class AttentionSpec:
         return self.head_dim if self.latent is None else self.latent.value
 
     @property
-    def cached_value_dim(self) -> int:
-        """Width of a head's values in the cache: none where they are parts of its keys."""
-        return self.head_dim if self.latent is None else 0
-
-    @property
     def kv_size(self) -> int:
         """Width of all key heads together, and of all value heads."""
         return self.num_kv_heads * self.head_dim
