@@ -1,4 +1,4 @@
-"""Swaps: an actor that is up gives way to a successor, with its group where it has one. A core, part of `Supervision`.
+"""Swaps: an actor is replaced by a successor, with its group where it has one. A core, part of `Supervision`.
 
 A group is swapped as one, as it falls and rises as one. Until all successors of it have started, the former plans can
 return; they do when any of the successors fails.
@@ -32,16 +32,28 @@ class Succession:
     def plans_of(self, name: str) -> list[ActorPlan]:
         """Return the plans of an actor's group, the first member's first; that of the actor alone where it has none.
 
-        Returns none unless all of them are up, and are not being swapped.
+        Return none unless all of them are up, and are not being swapped.
         """
         actor = self._actors.get(name)
         members = [] if actor is None else self._bonds.members(actor)
         is_there = all(member.up and member.former is None for member in members)
         return [member.plan for member in members] if is_there else []
 
+    def plans_of_down(self, name: str) -> list[ActorPlan]:
+        """Return the plans of an actor's group if all of it is down, between two lives or for good; else none."""
+        actor = self._actors.get(name)
+        members = [] if actor is None else self._bonds.members(actor)
+        are_down = all(not (one.alive or one.is_stopping) and one.former is None for one in members)
+        return [member.plan for member in members] if are_down else []
+
     def plan_of(self, name: str) -> ActorPlan | None:
         """Return an actor's plan, if it and its group are up and are not being swapped; else None."""
         return next((plan for plan in self.plans_of(name) if plan.name == name), None)
+
+    @property
+    def actor_names(self) -> list[str]:
+        """All actors."""
+        return [*self._actors]
 
     def first_of(self, name: str) -> str:
         """Return the name of the first member of an actor's group; its own where it has none."""
@@ -49,15 +61,19 @@ class Succession:
         return name if actor is None else self._bonds.members(actor)[0].plan.name
 
     def swap(self, *plans: ActorPlan) -> list[Instruction]:
-        """End the life of an actor that is up, or of all members of a group, and begin others with these plans.
+        """Begin lives with these plans, of an actor or of all members of a group, which are up or down for now.
 
-        If one of them fails, the former plans return.
+        Lives that go on end. Deaths of former lives no longer count. If a successor fails, the former plans return.
         """
-        assert [plan.name for plan in self.plans_of(plans[0].name)] == [plan.name for plan in plans]
+        present = self.plans_of(plans[0].name) or self.plans_of_down(plans[0].name)
+        assert [plan.name for plan in present] == [plan.name for plan in plans]
         actors = [self._actors[plan.name] for plan in plans]
         for actor, plan in zip(actors, plans, strict=True):
             actor.former, actor.plan = actor.plan, plan
-            actor.mark_exited(SWAPPED)
+            if actor.alive:
+                actor.mark_exited(SWAPPED)
+            else:
+                actor.final, actor.early_deaths, actor.retry_at = False, 0, None
         return [Publish(), *self._start(actors)]
 
     def roll_back(self, name: str, error: str) -> list[Instruction]:

@@ -24,6 +24,7 @@ from pageant.actors.runtime.instructions import (
 from pageant.actors.runtime.launcher import Launcher, Process
 from pageant.actors.runtime.plans import ActorPlan
 from pageant.actors.runtime.swapping import successor, successors
+from pageant.protocol.checks import expected
 from pageant.protocol.errors import BadRequest, PeerGone
 from pageant.protocol.failure import printable
 from pageant.protocol.recording import ActorDescription, GetActor
@@ -53,13 +54,13 @@ from pageant.protocol.supervision import (
 
 log = logging.getLogger("pageant.supervisor")
 
-# Delay of standbys after the start, which leaves requests that wait some time.
-STANDBY_AFTER_SECONDS = 0.2
+STANDBY_AFTER_SECONDS = 0.2  # after the start, which leaves requests that wait some time
 # Time for processes to end by themselves before they are killed. The whole stop of a topology takes 5 s at most.
 STOP_SECONDS = 4.0
 # Time for an actor to end, after which its group does not wait for it: a node of an older version says nothing.
 ACTOR_STOP_SECONDS_MAX = 20.0
 EVENTS_MAX = 1024
+REPLACEABLE_SECONDS, LOOK_SECONDS = 2.0, 0.02  # a swap waits so long for an actor that starts
 
 
 @dataclass
@@ -138,14 +139,11 @@ class RootSupervisor(ElasticSupervisor):
     async def swap_actor(self, request: SwapActor) -> Swapped:
         """Replace an actor, or a group of actors. Answered when the successor is up, or the former actor again.
 
-        If the asker stops waiting, a successor that is not up yet is rolled back.
+        One that is down is replaced as well. If the asker stops waiting, a successor that is not up yet is rolled back.
         """
-        plans = self.core.plans_of(request.name)
-        if not plans:
-            raise PeerGone(f"{request.name} is not up, and cannot be swapped now")
+        plans = await self._replaceable(request.name)
         plans = await self.offload(successors, plans, request.cls, request.options, request.folder)
-        if not self.core.plans_of(request.name):
-            raise PeerGone(f"{request.name} died before it could be swapped")
+        await self._replaceable(request.name)
         outcome: asyncio.Future[Swapped] = asyncio.get_running_loop().create_future()
         self._swaps[plans[0].name] = _Swap(outcome, plans[0])
         await self._carry_out(self.core.swap(*plans))
@@ -155,6 +153,18 @@ class RootSupervisor(ElasticSupervisor):
             if not self._stopping:
                 self.spawn(self._carry_out(self.core.roll_back(request.name, "it was not up in time")))
             raise
+
+    async def _replaceable(self, name: str) -> list[ActorPlan]:
+        """Return the plans of an actor's group once it is up, or down; others may need a moment to get there."""
+        if self.core.planned(name) is None:
+            known = expected(name, self.core.actor_names)
+            raise BadRequest(f"there is no actor {name!r:.100}; {known}", "name")
+        until = self.clock.now() + REPLACEABLE_SECONDS
+        while not (plans := self.core.plans_of(name) or self.core.plans_of_down(name)):
+            if self.clock.now() >= until:
+                raise PeerGone(f"{name} is starting or being swapped, and cannot be swapped now")
+            await asyncio.sleep(LOOK_SECONDS)
+        return plans
 
     def _swap_ended(self, name: str, incarnation: int) -> None:
         swap, present = self._swaps.pop(name, None), self.core.plan_of(name)

@@ -315,3 +315,19 @@ def test_a_node_that_comes_after_it_was_given_up_for_lost_is_one_that_lives(core
     core.launched("apart", 1, late)  # its launcher took so long
     assert starts(core.node_joined("apart", 1, "ipc://a", late)) == [("there/0", 1), ("there/1", 1)]
     assert core.renewed("apart", 1, late + 1.0) is not None
+
+
+def test_an_actor_that_was_given_up_is_swapped_for_another_and_its_deaths_do_not_count(core):
+    core.actor_started("here", 1, (), 0.0)
+    for incarnation in range(1, LIMITS.early_deaths_max + 1):
+        core.actor_failed("here", incarnation, "E: x", "", 0.0)
+        core.tick(1e9)
+    assert entry(core, "here").final and core.plans_of("here") == []
+    (plan,) = core.plans_of_down("here")
+    life = LIMITS.early_deaths_max + 1
+    assert starts(core.swap(replace(plan, cls="m:Other"))) == [("here", life)]
+    assert not entry(core, "here").final
+    assert given_up(core.actor_failed("here", life, "E: worse", "", 0.0)) == [], "the former returns"
+    assert core.planned("here") == plan and core.plans_of_down("here") == []
+    core.actor_started("here", life + 1, (), 0.0)
+    assert core.plans_of("here") == [plan]
