@@ -133,7 +133,7 @@ class ElasticLifecycle(Actor):
         raise BadRequest(f"model is {_name(model)!r}; {expected(_name(model), map(_name, known))}", "model")
 
     async def _leaving(self, model: str, name: str, *, force: bool, may_drain: bool = False) -> str:
-        """Return the prefix of a replica that may leave.
+        """Return the prefix of a replica that may leave, since another takes requests.
 
         Raises:
             BadRequest: there is no such replica, it is being drained, or it is the last one.
@@ -150,7 +150,7 @@ class ElasticLifecycle(Actor):
         is_draining = _draining(there[prefix])
         if is_draining and not may_drain:
             raise BadRequest(f"{name} is being drained already", "name")
-        others = [own for one, own in there.items() if one != prefix and not _draining(own)]
+        others = [own for one, own in there.items() if one != prefix and _state(own) == "up"]
         if not (others or force or is_draining):
             raise BadRequest(
                 f"{name} is the last replica that takes requests; expected another, or force", "name"
