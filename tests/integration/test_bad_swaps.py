@@ -45,7 +45,7 @@ async def test_a_policy_that_kills_its_scheduler_is_swapped_out_again(checkpoint
         right = await engine.complete([5, 6, 7], SHORT)
         await engine.swap("scheduler", options={"policy": policy})
         asked = asyncio.create_task(engine.complete([5, 6, 7], SHORT))
-        while await restarts(engine) < DEATHS:
+        while await restarts(engine) < DEATHS:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await engine.swap("scheduler", options={"policy": "shortest"})
         again = await asked
