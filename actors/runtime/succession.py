@@ -52,7 +52,7 @@ class Succession:
 
     @property
     def actor_names(self) -> list[str]:
-        """All actors."""
+        """Return the names of all actors."""
         return [*self._actors]
 
     def first_of(self, name: str) -> str:

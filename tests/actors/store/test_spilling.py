@@ -135,15 +135,21 @@ def stores(monkeypatch) -> list[Store]:
     return found
 
 
-async def test_blocks_can_be_forgotten_while_they_are_read_from_the_disk(tmp_path, monkeypatch, stores):
-    read, begun, go_on = DiskFile.read, threading.Event(), threading.Event()
+def gate(monkeypatch, method: str) -> tuple[threading.Event, threading.Event]:
+    """Have a method of files say that it has begun, and wait until it may go on."""
+    ungated, begun, go_on = getattr(DiskFile, method), threading.Event(), threading.Event()
 
-    def gated(self, at, into) -> None:
+    def gated(self, at, data) -> None:
         begun.set()
         go_on.wait(SECONDS)
-        read(self, at, into)
+        ungated(self, at, data)
 
-    monkeypatch.setattr(DiskFile, "read", gated)
+    monkeypatch.setattr(DiskFile, method, gated)
+    return begun, go_on
+
+
+async def test_blocks_can_be_forgotten_while_they_are_read_from_the_disk(tmp_path, monkeypatch, stores):
+    begun, go_on = gate(monkeypatch, "read")
     async with two_hosts(on_disk(tmp_path), memory=MEMORY) as (_, a, _b):
         await save_slowly(a, NAMES)
         first = NAMES[:4]
@@ -170,14 +176,7 @@ async def test_blocks_can_be_forgotten_while_they_are_read_from_the_disk(tmp_pat
 async def test_blocks_that_are_forgotten_while_they_are_written_to_the_disk_leave_nothing(
     tmp_path, monkeypatch, stores
 ):
-    write, begun, go_on = DiskFile.write, threading.Event(), threading.Event()
-
-    def gated(self, at, data) -> None:
-        begun.set()
-        go_on.wait(SECONDS)
-        write(self, at, data)
-
-    monkeypatch.setattr(DiskFile, "write", gated)
+    begun, go_on = gate(monkeypatch, "write")
     async with two_hosts(on_disk(tmp_path), memory=MEMORY) as (_, a, _b):
         for name in NAMES[:SLOTS]:
             await a.save([name])
